@@ -1,0 +1,44 @@
+"""`fedss`: registers the verbs and turns errors into exit codes."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import typer
+
+from fedss.console import ExitCode, log
+from fedss.errors import exit_code_for
+
+app = typer.Typer(
+    name="fedss",
+    help="Train image models with very many classes on phones, without any phone ever holding the classifier.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        app(standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(ExitCode.USAGE)
+    except (KeyboardInterrupt, click.Abort):
+        log.print("[yellow]interrupted[/]")
+        sys.exit(130)
+    except Exception as error:
+        code = exit_code_for(error)
+        if code is ExitCode.BUG:
+            raise  # a traceback is what a bug report needs; Python exits with 1
+        log.print(f"[bold red]error:[/] {error}", markup=True)
+        sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

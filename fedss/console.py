@@ -1,0 +1,78 @@
+"""How every verb talks: one JSON object or a table on stdout, everything else on stderr, and documented exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import Annotated, Any, Protocol
+
+import typer
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; logs go to stderr.")]
+
+log = Console(stderr=True, highlight=False)
+"""Progress, notes and errors: never part of a verb's result."""
+
+
+class ExitCode(IntEnum):
+    """What the process tells the shell."""
+
+    DONE = 0
+    BUG = 1
+    USAGE = 2
+    """Wrong usage or configuration."""
+    BAD_DATA = 3
+    """A bad or missing artifact, data set or run."""
+    DEVICE = 4
+    """No device is left to work on."""
+    CHECK_FAILED = 5
+    """A check (parity, resume) failed."""
+
+
+class UsageError(ValueError):
+    """The command line or a configuration asks for something that cannot be."""
+
+
+class CheckFailed(RuntimeError):
+    """A check that the verb was asked to make did not hold."""
+
+
+def show_result(as_json: bool, payload: Mapping[str, Any], table: RenderableType) -> None:
+    """A verb's result: machine-readable, or for people."""
+    if as_json:
+        json.dump(payload, sys.stdout)
+        sys.stdout.write("\n")
+    else:
+        Console(highlight=False).print(table)
+
+
+class Advance(Protocol):
+    """Called as work goes on: how much is done, of how much."""
+
+    def __call__(self, done: int, total: int) -> None: ...
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Advance]:
+    """A progress bar on a terminal; elsewhere a plain line at every tenth of the way."""
+    if log.is_terminal:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=log) as bar:
+            task = bar.add_task(title, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+        return
+    last_tenth = -1
+
+    def plain_lines(done: int, total: int) -> None:
+        nonlocal last_tenth
+        tenth = 10 * done // max(total, 1)
+        if tenth > last_tenth:
+            last_tenth = tenth
+            log.print(f"{title}: {done} of {total}")
+
+    yield plain_lines
