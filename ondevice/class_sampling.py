@@ -24,7 +24,9 @@ def sample_classes(labels: IntArray, plan: RoundPlan, private_seed: int) -> Clas
     if not positives.size:
         raise ValueError("the client holds no examples, so it has no classes to ask for")
     if positives[0] < 0 or positives[-1] >= plan.num_classes:
-        raise ValueError(f"labels reach from {positives[0]} to {positives[-1]}; expected 0 to {plan.num_classes - 1}")
+        raise ValueError(
+            f"labels reach from {positives[0]} to {positives[-1]}; expected 0 to {plan.num_classes - 1}"
+        )
     num_others = plan.num_classes - len(positives)
     num_negatives = _num_negatives(plan, num_others)
     negatives = draw_negatives(positives, num_negatives, plan.num_classes, private_seed, plan.round_index)

@@ -57,7 +57,9 @@ class StepSpec:
     def __post_init__(self) -> None:
         _at_least("embedding_dim", self.embedding_dim, 1)
         if len(self.image_shape) != 3 or min(self.image_shape) < 1:
-            raise ValueError(f"image_shape is {self.image_shape}; expected (channels, height, width), all positive")
+            raise ValueError(
+                f"image_shape is {self.image_shape}; expected (channels, height, width), all positive"
+            )
         _one_of("logits", self.logits, ("cosine", "dot"))
         _one_of("train", self.train, ("all", "last-two", "head"))
 
@@ -90,7 +92,7 @@ class LocalTraining:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """What the server tells every client of a round.  It holds no seed: a server that knew the seed could solve S_k for P_k."""
+    """What the server tells every client of a round.  No seed: a server that knew it could solve S_k for P_k."""
 
     round_index: int
     num_classes: int
@@ -105,7 +107,9 @@ class RoundPlan:
         _at_least("num_negatives", self.num_negatives, 0)
         _one_of("method", self.method, ("fedss", "negatives_only", "positives_only", "full_softmax"))
         if self.method in ("positives_only", "full_softmax") and self.num_negatives:
-            raise ValueError(f"num_negatives is {self.num_negatives}, but {self.method} draws no negatives; set it to 0")
+            raise ValueError(
+                f"num_negatives is {self.num_negatives}, but {self.method} draws no negatives; set it to 0"
+            )
 
 
 @dataclass(frozen=True)
@@ -117,10 +121,12 @@ class ExampleSet:
 
     def __post_init__(self) -> None:
         if self.images.dtype != np.uint8 or self.images.ndim != 4:
-            raise ValueError(f"images are {self.images.dtype}{list(self.images.shape)}; expected uint8 [N, C, H, W]")
+            raise ValueError(
+                f"images are {self.images.dtype}{list(self.images.shape)}; expected uint8 [N, C, H, W]"
+            )
         if self.labels.dtype != np.int64 or self.labels.shape != self.images.shape[:1]:
             raise ValueError(
-                f"labels are {self.labels.dtype}{list(self.labels.shape)}; expected int64 [{self.images.shape[0]}], one an image"
+                f"labels are {self.labels.dtype}{list(self.labels.shape)}; expected int64 [{len(self.images)}], one an image"
             )
         if self.labels.size and self.labels.min() < 0:
             raise ValueError(f"labels hold {self.labels.min()}; class labels start at 0")
@@ -136,13 +142,15 @@ class ClassSample:
     class_ids: IntArray
     is_positive: BoolArray
     log_expected_count: FloatArray
-    """log of how often the class is expected in S_k: 0 for a positive (always there), log(m / (n − |P_k|)) for a negative."""
+    """log of how often a class is expected in S_k: 0 for a positive (always there), log(m / (n − |P_k|)) for a negative."""
 
     def __post_init__(self) -> None:
         check_class_ids(self.class_ids)
         for name in ("is_positive", "log_expected_count"):
             if getattr(self, name).shape != self.class_ids.shape:
-                raise ValueError(f"{name} has shape {getattr(self, name).shape}; expected one entry a class: {self.class_ids.shape}")
+                raise ValueError(
+                    f"{name} has shape {getattr(self, name).shape}; expected one entry a class: {self.class_ids.shape}"
+                )
 
     @property
     def num_positives(self) -> int:
@@ -159,7 +167,11 @@ class Columns:
 
     def __post_init__(self) -> None:
         check_class_ids(self.class_ids)
-        if self.weights.dtype != np.float32 or self.weights.ndim != 2 or len(self.weights) != len(self.class_ids):
+        if (
+            self.weights.dtype != np.float32
+            or self.weights.ndim != 2
+            or len(self.weights) != len(self.class_ids)
+        ):
             raise ValueError(
                 f"weights are {self.weights.dtype}{list(self.weights.shape)}; expected float32 [{len(self.class_ids)}, d]"
             )
@@ -185,13 +197,17 @@ class ClientUpdate:
     def __post_init__(self) -> None:
         _at_least("num_examples", self.num_examples, 1)
         if not np.isfinite(self.mean_loss):
-            raise ValueError(f"mean_loss is {self.mean_loss}; expected a finite number: did local training diverge?")
+            raise ValueError(
+                f"mean_loss is {self.mean_loss}; expected a finite number: did local training diverge?"
+            )
 
 
 def check_class_ids(class_ids: IntArray) -> None:
     """The invariant of the module docstring."""
     if class_ids.dtype != np.int64 or class_ids.ndim != 1:
-        raise ValueError(f"class_ids are {class_ids.dtype}{list(class_ids.shape)}; expected int64 of one dimension")
+        raise ValueError(
+            f"class_ids are {class_ids.dtype}{list(class_ids.shape)}; expected int64 of one dimension"
+        )
     if class_ids.size and class_ids[0] < 0:
         raise ValueError(f"class_ids start at {class_ids[0]}; expected 0 or more")
     if np.any(class_ids[1:] <= class_ids[:-1]):

@@ -6,6 +6,7 @@ between two steps.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,12 +38,14 @@ class Backend(Protocol):
     """Runs the step of one `StepSpec`."""
 
     spec: StepSpec
-    trainable: tuple[str, ...]
+    parameter_shapes: Mapping[str, tuple[int, ...]]
     """The extractor's tensors that learn, in contract order; the others were given when the backend was opened."""
     micro_batch: int | None
     """The number of examples that a step takes, at the most; None where any number will do."""
 
-    def step(self, extractor: Parameters, columns: FloatArray, adjust: FloatArray, batch: Batch) -> StepResult:
+    def step(
+        self, extractor: Parameters, columns: FloatArray, adjust: FloatArray, batch: Batch
+    ) -> StepResult:
         """One forward and backward pass.  The arrays are read, never kept or changed."""
         ...
 

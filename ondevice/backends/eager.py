@@ -22,14 +22,18 @@ class EagerBackend:
         extractor = build_extractor(spec)
         expected = {name: tuple(tensor.shape) for name, tensor in extractor.named_parameters()}
         check_parameters(initial, expected, f"the weights of {spec.architecture}")
-        extractor.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in initial.items()})
+        extractor.load_state_dict(
+            {name: torch.from_numpy(np.array(value)) for name, value in initial.items()}
+        )
         self.spec = spec
         self._step = TrainStep(spec, extractor)
-        self.trainable = self._step.trainable
+        self.parameter_shapes = {name: expected[name] for name in self._step.trainable}
         self._tensors = self._step.trainable_tensors()
         self._bound: list[FloatArray] = []
 
-    def step(self, extractor: Parameters, columns: FloatArray, adjust: FloatArray, batch: Batch) -> StepResult:
+    def step(
+        self, extractor: Parameters, columns: FloatArray, adjust: FloatArray, batch: Batch
+    ) -> StepResult:
         self._bind(extractor)
         columns_leaf = torch.from_numpy(columns).requires_grad_()
         loss = self._step(
@@ -40,7 +44,7 @@ class EagerBackend:
             torch.from_numpy(batch.example_weight),
         )
         loss, extractor_gradients, columns_gradient = loss_and_gradients(loss, self._tensors, columns_leaf)
-        named = zip(self.trainable, extractor_gradients, strict=True)
+        named = zip(self.parameter_shapes, extractor_gradients, strict=True)
         return StepResult(
             loss=loss.item(),
             extractor_gradients={name: gradient.numpy() for name, gradient in named},
@@ -55,7 +59,7 @@ class EagerBackend:
 
     def _bind(self, extractor: Parameters) -> None:
         """Point the module's tensors at the caller's arrays: shared memory, so it costs nothing to swap or update them."""
-        arrays = [extractor[name] for name in self.trainable]
+        arrays = [extractor[name] for name in self.parameter_shapes]
         if len(arrays) == len(self._bound) and all(a is b for a, b in zip(arrays, self._bound, strict=True)):
             return
         for tensor, array in zip(self._tensors, arrays, strict=True):

@@ -14,7 +14,9 @@ class TwoConvolutions(nn.Module):
         super().__init__()
         channels, height, width = image_shape
         if height < 4 or width < 4:
-            raise ValueError(f"two_convolutions pools twice, so images need 4 x 4 pixels or more; got {height} x {width}")
+            raise ValueError(
+                f"two_convolutions pools twice, so images need 4 x 4 pixels or more; got {height} x {width}"
+            )
         self.conv1 = nn.Conv2d(channels, 64, 5, padding=2)
         self.conv2 = nn.Conv2d(64, 64, 5, padding=2)
         self.hidden = nn.Linear(64 * (height // 4) * (width // 4), 384)
@@ -28,7 +30,7 @@ class TwoConvolutions(nn.Module):
 
 
 class ThreeConvolutions(nn.Module):
-    """Three strided 3x3 convolutions with GroupNorm, pooled: what the glyphs experiments train.  92,960 parameters at d = 64."""
+    """Three strided 3x3 convolutions with GroupNorm, pooled: what the glyphs experiments train."""
 
     def __init__(self, in_channels: int, embedding_dim: int) -> None:
         super().__init__()
