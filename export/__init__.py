@@ -1,0 +1,1 @@
+"""Offline: the training step -> an artifact directory that mobile runtimes train with."""
