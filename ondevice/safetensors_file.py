@@ -2,16 +2,19 @@
 
 A file is 8 bytes (little-endian length of the header), the header (JSON: name -> dtype, shape, data_offsets, plus a map of
 strings under `__metadata__`), and the data.  The `safetensors` package reads what is written here and the other way round
-(a test proves it); we keep our own two functions because a message from a phone needs limits that are checked *before*
+(a test proves it); we keep our own functions because a message from a phone needs limits that are checked *before*
 memory is allocated, arrays that view the received bytes instead of copying them, and a byte-for-byte reproducible header.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
+import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,8 +68,34 @@ Tensor = Array | Bfloat16
 
 def to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
     """Serialise, tensors in the given order; 8-byte types should come first so that every array stays aligned."""
+    return b"".join(_chunks(tensors, metadata))
+
+
+def write_file(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """The same bytes into a file that appears whole or not at all, without a second copy in memory."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            for chunk in _chunks(tensors, metadata):
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors that view the memory-mapped file."""
+    with path.open("rb") as file:
+        if not path.stat().st_size:
+            raise SafetensorsError(f"{path} is empty")
+        return from_bytes(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+
+
+def _chunks(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
-    buffers = []
+    buffers: list[memoryview] = []
     offset = 0
     for name, tensor in tensors.items():
         array, dtype = (
@@ -82,7 +111,7 @@ def to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> byte
         offset += buffer.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return b"".join([struct.pack("<Q", len(text)), text, *buffers])
+    return [struct.pack("<Q", len(text)), text, *buffers]
 
 
 def from_bytes(data: bytes | memoryview) -> tuple[dict[str, Tensor], dict[str, str]]:

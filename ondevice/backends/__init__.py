@@ -37,11 +37,18 @@ class StepResult:
 class Backend(Protocol):
     """Runs the step of one `StepSpec`."""
 
-    spec: StepSpec
-    parameter_shapes: Mapping[str, tuple[int, ...]]
-    """The extractor's tensors that learn, in contract order; the others were given when the backend was opened."""
-    micro_batch: int | None
-    """The number of examples that a step takes, at the most; None where any number will do."""
+    @property
+    def spec(self) -> StepSpec: ...
+
+    @property
+    def parameter_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The extractor's tensors that learn, in contract order; the others were given when the backend was opened."""
+        ...
+
+    @property
+    def micro_batch(self) -> int | None:
+        """The number of examples that a step takes, at the most; None where any number will do."""
+        ...
 
     def step(
         self, extractor: Parameters, columns: FloatArray, adjust: FloatArray, batch: Batch

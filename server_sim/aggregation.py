@@ -1,0 +1,126 @@
+"""The mean of the clients' differences (Algorithm 1, line 12), streamed: one update is in memory at a time.
+
+    ḡ = Σ_k n_k Δ_k / D,   n_k the client's number of examples
+
+What D is for a column that only some clients held is a choice, offered by name:
+
+- `selected`, the paper's: D = Σ n_k over *all* clients of the round.  A client that did not hold the column counts as
+  having left it alone, so a column moves less the fewer clients sampled it.
+- `holders`: D = Σ n_k over the clients that held the column: every column moves at full speed.
+
+φ is held by everyone, so both agree on it.  The columns' sums are sparse: memory and time go with the columns touched,
+never with n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ondevice.vocabulary import ClientUpdate, Columns, FloatArray, Parameters
+
+Denominator = Literal["selected", "holders"]
+
+
+@dataclass(frozen=True)
+class AggregatedUpdate:
+    """ḡ, and the weighted mean of the clients' losses."""
+
+    extractor_delta: Parameters
+    columns_delta: Columns
+    num_examples: int
+    mean_loss: float
+
+
+class Aggregator:
+    """Reusable: `mean` hands out the round's result and starts afresh."""
+
+    def __init__(
+        self,
+        extractor_shapes: Mapping[str, tuple[int, ...]],
+        num_classes: int,
+        column_dim: int,
+        denominator: Denominator,
+    ) -> None:
+        self._extractor_shapes = extractor_shapes
+        self._denominator = denominator
+        # Row of the sums that belongs to a class, or -1.  Made once: a round resets only the entries it set.
+        self._row_of_class: npt.NDArray[np.int32] = np.full(num_classes, -1, np.int32)
+        self._column_sums: FloatArray = np.zeros((0, column_dim), np.float32)
+        self._start()
+
+    def _start(self) -> None:
+        self._extractor_sums = {
+            name: np.zeros(shape, np.float32) for name, shape in self._extractor_shapes.items()
+        }
+        self._touched: npt.NDArray[np.int64] = np.zeros(len(self._column_sums), np.int64)
+        self._holder_examples: FloatArray = np.zeros(len(self._column_sums), np.float32)
+        self._num_touched = 0
+        self._num_examples = 0
+        self._loss_sum = 0.0
+
+    def add(self, update: ClientUpdate) -> None:
+        """Take one client's update into the sums; it can be forgotten afterwards."""
+        weight = np.float32(update.num_examples)
+        for name, total in self._extractor_sums.items():
+            total += weight * update.extractor_delta[name]
+        class_ids = update.columns_delta.class_ids
+        rows = self._rows(update.columns_delta)
+        # Class ids are unique within an update, so adding by index loses nothing.
+        self._column_sums[rows] += weight * update.columns_delta.weights
+        self._holder_examples[rows] += weight
+        self._touched[rows] = class_ids
+        self._num_examples += update.num_examples
+        self._loss_sum += update.num_examples * update.mean_loss
+
+    def mean(self) -> AggregatedUpdate:
+        """ḡ over everything added since the last call."""
+        if not self._num_examples:
+            raise ValueError("no update was added, so there is nothing to average")
+        touched = self._touched[: self._num_touched]
+        order = np.argsort(touched)
+        sums = self._column_sums[: self._num_touched][order]
+        if self._denominator == "holders":
+            sums /= self._holder_examples[: self._num_touched][order, None]
+        else:
+            sums /= np.float32(self._num_examples)
+        result = AggregatedUpdate(
+            extractor_delta={
+                name: total / np.float32(self._num_examples) for name, total in self._extractor_sums.items()
+            },
+            columns_delta=Columns(touched[order], sums),
+            num_examples=self._num_examples,
+            mean_loss=self._loss_sum / self._num_examples,
+        )
+        self.discard()
+        return result
+
+    def discard(self) -> None:
+        """Forget everything added since the last mean."""
+        self._row_of_class[self._touched[: self._num_touched]] = -1
+        self._column_sums[: self._num_touched] = 0
+        self._start()
+
+    def _rows(self, columns: Columns) -> npt.NDArray[np.int32]:
+        """The row of every class, a new one for a class not seen this round."""
+        rows = self._row_of_class[columns.class_ids]
+        is_new = rows < 0
+        num_new = int(is_new.sum())
+        if num_new:
+            rows[is_new] = np.arange(self._num_touched, self._num_touched + num_new, dtype=np.int32)
+            self._row_of_class[columns.class_ids] = rows
+            self._num_touched += num_new
+            self._make_room(self._num_touched)
+        return rows
+
+    def _make_room(self, rows: int) -> None:
+        if rows <= len(self._column_sums):
+            return
+        extra = max(rows, 2 * len(self._column_sums)) - len(self._column_sums)
+        self._column_sums = np.pad(self._column_sums, ((0, extra), (0, 0)))
+        self._holder_examples = np.pad(self._holder_examples, (0, extra))
+        self._touched = np.pad(self._touched, (0, extra))

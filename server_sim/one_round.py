@@ -1,0 +1,95 @@
+"""READ THIS FIRST: one FedSS round, top to bottom (Algorithm 1, lines 4-13).
+
+Where the clients run (in this process, in worker processes, on phones) is the link's business: it carries the same bytes.
+A client that fails or answers with nonsense is dropped, with its reason, and the round goes on.  When too few are left the
+round is abandoned before the state has changed, and may be tried again with other clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ondevice import wire
+from ondevice.vocabulary import IntArray, RoundPlan
+from ondevice.wire import Envelope, Expected, Precision, WireError
+from server_sim.aggregation import Aggregator
+from server_sim.link import ClientFailure, Link
+from server_sim.state import ServerState
+
+
+class RoundAbandoned(RuntimeError):
+    """Too few clients were left; the state is as it was."""
+
+
+@dataclass
+class RoundReport:
+    """What a round cost and brought."""
+
+    round_index: int
+    num_updates: int = 0
+    mean_loss: float = float("nan")
+    mean_width: float = 0.0
+    """Mean |S_k|."""
+    bytes_down: int = 0
+    """Slices, as encoded."""
+    bytes_up: int = 0
+    """Requests and updates, as encoded."""
+    dropped: dict[int, str] = field(default_factory=dict)
+    """Client -> why it was dropped."""
+
+
+def run_round(
+    state: ServerState,
+    plan: RoundPlan,
+    client_ids: Sequence[int],
+    link: Link,
+    aggregator: Aggregator,
+    min_clients: int = 1,
+    precision: Precision = "fp32",
+) -> RoundReport:
+    """One round; on return the state has moved on by one."""
+    report = RoundReport(plan.round_index)
+    expected = Expected(
+        state.columns.num_classes,
+        state.columns.column_dim,
+        {name: value.shape for name, value in state.extractor.items()},
+    )
+    sampled: dict[int, IntArray] = {}
+
+    def answer(client_id: int, request: bytes) -> bytes:
+        """Lines 6-7: the client asks for S_k, the server sends (φ, W_S)."""
+        report.bytes_up += len(request)
+        envelope = Envelope(plan.round_index, client_id)
+        sampled[client_id] = wire.request_from_bytes(request, envelope, state.columns.num_classes)
+        message = wire.slice_to_bytes(envelope, state.slice_model(sampled[client_id]), precision)
+        report.bytes_down += len(message)
+        return message
+
+    for client_id, outcome in link.exchange(plan, client_ids, answer):  # line 4: for each client
+        try:
+            if isinstance(outcome, ClientFailure):
+                raise outcome
+            report.bytes_up += len(outcome)
+            class_ids = sampled.pop(client_id)
+            update = wire.update_from_bytes(
+                outcome, Envelope(plan.round_index, client_id), class_ids, expected
+            )
+        except (ClientFailure, WireError) as error:
+            report.dropped[client_id] = str(error)
+            continue
+        aggregator.add(update)  # line 12, streamed
+        report.num_updates += 1
+        report.mean_width += (len(class_ids) - report.mean_width) / report.num_updates
+
+    if report.num_updates < min_clients:
+        aggregator.discard()
+        reasons = "; ".join(f"client {client_id}: {reason}" for client_id, reason in report.dropped.items())
+        raise RoundAbandoned(
+            f"round {plan.round_index}: {report.num_updates} of {len(client_ids)} clients are left, "
+            f"at least {min_clients} are needed ({reasons})"
+        )
+    aggregate = aggregator.mean()
+    report.mean_loss = aggregate.mean_loss
+    state.apply(aggregate)  # line 13
+    return report
