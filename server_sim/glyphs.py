@@ -15,17 +15,13 @@ from typing import Any
 
 import numpy as np
 import PIL
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import features
 
 from server_sim import glyph_rendering
 from server_sim.glyph_alphabet import FACES, LOOK_ALIKE, Alphabet, distinct_characters, face_hashes
-from server_sim.population import (
-    Progress,
-    Records,
-    open_population,
-    write_population,
-)
+from server_sim.population import Population, Progress, Records, open_population, write_population
 
 RENDERING_VERSION = 1  # raise it when a change of the code changes the pixels or the deal
 
@@ -245,3 +241,35 @@ def _spread_over_faces(
         np.resize(rng.permutation(np.flatnonzero(covered[:, number])), images_per_class) for number in classes
     ]
     return np.repeat(classes, images_per_class), np.concatenate(faces)
+
+
+def contact_sheet(population: Population, path: Path, num_classes: int = 20) -> None:
+    """A picture of some classes (rows) in all faces (columns), one training image each, as the clients hold them."""
+    size = glyph_rendering.IMAGE_SIZE
+    classes = (
+        np.linspace(0, population.num_classes - 1, min(num_classes, population.num_classes))
+        .astype(int)
+        .tolist()
+    )
+    sheet = np.full(
+        (len(classes) * size, len(FACES) * size), np.nan, dtype=np.float32
+    )  # NaN: nobody holds it
+    for client_id in population.client_ids:
+        column = FACES.index(population.client_names[client_id].split()[-1])
+        examples = population.client_examples(client_id)
+        for row in np.flatnonzero(np.isin(classes, examples.labels)).tolist():
+            image = examples.images[np.flatnonzero(examples.labels == classes[row])[0], 0]
+            sheet[row * size : (row + 1) * size, column * size : (column + 1) * size] = 255 - image
+    figure = Figure(figsize=(9, 0.48 * len(classes) + 1.8), layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(sheet, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+    middle = (np.arange(max(len(classes), len(FACES))) + 0.5) * size - 0.5
+    names = [population.class_names[number] for number in classes]
+    axes.set_yticks(middle[: len(classes)], [f"{name}   U+{ord(name):04X}" for name in names])
+    axes.set_xticks(middle[: len(FACES)], FACES, rotation=60, ha="left")
+    axes.tick_params(length=0, top=False, bottom=False, labeltop=True, labelbottom=False)
+    axes.spines[:].set_visible(False)
+    axes.set_title(
+        f"{population.name}: {len(classes)} of {population.num_classes} classes, in the faces of their authors"
+    )
+    figure.savefig(path, dpi=150)
