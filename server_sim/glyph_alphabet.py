@@ -103,8 +103,10 @@ def _characters_of(face: str, last_code_point: int) -> set[str]:
         for code_point, glyph in FT2Font(face_path(face)).get_charmap().items()
         if glyph != 0  # .notdef
         and code_point <= last_code_point
-        # Marks need a letter to sit on; private-use code points mean another glyph in every face.
+        # Marks need a letter to sit on; private-use code points mean another glyph in every face ...
         and unicodedata.category(chr(code_point))[0] in "LNPS"
+        # ... and a mathematical italic R is the R of an italic face.
+        and not unicodedata.decomposition(chr(code_point)).startswith("<font>")
     }
 
 

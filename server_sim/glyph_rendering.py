@@ -4,7 +4,6 @@ An image is a pure function of its shape and its `Distortions` row.  Rows are dr
 image does not depend on which others it is rendered with, in what order, or by which process.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,12 +15,14 @@ from server_sim.glyph_alphabet import SHAPE_BOX, SHAPE_SIZE
 
 IMAGE_SIZE = 32
 
-# The ranges of the distortions.  Chosen on contact sheets: as varied as still reads without effort.
-MAX_SHIFT = 2.0  # pixels, either way
-MAX_ROTATION = 12.0  # degrees, either way
-GLYPH_SIZE = (19.0, 27.0)  # pixels of the longer side
-MAX_BLUR = 0.25  # weight of each neighbour in a three-tap kernel; 0.25 is a binomial blur
-NOISE = (4.0, 24.0)  # standard deviation in grey levels
+# Drawn uniformly.  Chosen on contact sheets: as varied as still reads without effort.
+RANGES = {
+    "shift": (-2.0, 2.0),  # pixels, right and down
+    "rotation": (-12.0, 12.0),  # degrees
+    "glyph_size": (19.0, 27.0),  # pixels of the longer side
+    "blur": (0.0, 0.25),  # weight of each neighbour in a three-tap kernel; 0.25 is a binomial blur
+    "noise": (4.0, 24.0),  # standard deviation in grey levels
+}
 _NOISE_BANK = 1 << 20  # pixels of noise drawn once; an image reads a window of it at a random place
 
 
@@ -41,11 +42,11 @@ class Distortions:
 def draw_distortions(count: int, rng: np.random.Generator) -> Distortions:
     window = IMAGE_SIZE * IMAGE_SIZE
     return Distortions(
-        shift=rng.uniform(-MAX_SHIFT, MAX_SHIFT, (count, 2)),
-        rotation=np.deg2rad(rng.uniform(-MAX_ROTATION, MAX_ROTATION, count)),
-        glyph_size=rng.uniform(*GLYPH_SIZE, count),
-        blur=rng.uniform(0, MAX_BLUR, count).astype(np.float32),
-        noise=rng.uniform(*NOISE, count).astype(np.float32),
+        shift=rng.uniform(*RANGES["shift"], (count, 2)),
+        rotation=np.deg2rad(rng.uniform(*RANGES["rotation"], count)),
+        glyph_size=rng.uniform(*RANGES["glyph_size"], count),
+        blur=rng.uniform(*RANGES["blur"], count).astype(np.float32),
+        noise=rng.uniform(*RANGES["noise"], count).astype(np.float32),
         noise_start=rng.integers(0, _NOISE_BANK - window, count),
         noise_bank=rng.standard_normal(_NOISE_BANK, dtype=np.float32),
     )
@@ -55,35 +56,39 @@ def render(
     shapes: Sequence[Image.Image], distortions: Distortions, rows: NDArray[np.int64]
 ) -> NDArray[np.uint8]:
     """Image i of the result is shapes[i] under distortion rows[i]: [len(rows), 1, 32, 32], ink bright on dark."""
-    moved = [_move(shape, distortions, row) for shape, row in zip(shapes, rows, strict=True)]
-    pixels = np.frombuffer(b"".join(moved), dtype=np.uint8).reshape(-1, IMAGE_SIZE, IMAGE_SIZE)
-    images = _blur(pixels.astype(np.float32), distortions.blur[rows])
+    motions = _inverse_motions(distortions, rows).tolist()
+    moved = [
+        shape.transform((IMAGE_SIZE, IMAGE_SIZE), Image.Transform.AFFINE, motion, Image.Resampling.BILINEAR)
+        for shape, motion in zip(shapes, motions, strict=True)
+    ]
+    pixels = np.frombuffer(b"".join(image.tobytes() for image in moved), dtype=np.uint8)
+    images = _blur(pixels.reshape(-1, IMAGE_SIZE, IMAGE_SIZE).astype(np.float32), distortions.blur[rows])
     windows = np.lib.stride_tricks.sliding_window_view(distortions.noise_bank, IMAGE_SIZE * IMAGE_SIZE)
     noise = windows[distortions.noise_start[rows]].reshape(images.shape)
-    images += distortions.noise[rows, None, None] * noise
+    noise *= distortions.noise[rows, None, None]
+    images += noise
     return np.clip(np.rint(images), 0, 255).astype(np.uint8)[:, None]
 
 
-def _move(shape: Image.Image, distortions: Distortions, row: int) -> bytes:
-    """Scale, rotate and shift by one affine resampling."""
-    # Pillow asks where in the shape an image pixel comes from: the inverse of the motion, about the centres.
-    zoom = SHAPE_BOX / distortions.glyph_size[row]
-    cos, sin = zoom * math.cos(distortions.rotation[row]), zoom * math.sin(distortions.rotation[row])
-    x, y = IMAGE_SIZE / 2 + distortions.shift[row]
+def _inverse_motions(distortions: Distortions, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Where in the shape an image's pixel comes from, as Pillow asks: x' = a x + b y + c, y' = d x + e y + f.
+
+    This is the inverse of "scale and rotate about the centre, then shift": [len(rows), 6].
+    """
+    zoom = SHAPE_BOX / distortions.glyph_size[rows]
+    cos, sin = zoom * np.cos(distortions.rotation[rows]), zoom * np.sin(distortions.rotation[rows])
+    x, y = IMAGE_SIZE / 2 + distortions.shift[rows].T  # where the shape's centre goes
     centre = SHAPE_SIZE / 2
-    inverse = (cos, sin, centre - cos * x - sin * y, -sin, cos, centre + sin * x - cos * y)
-    return shape.transform(
-        (IMAGE_SIZE, IMAGE_SIZE), Image.Transform.AFFINE, inverse, Image.Resampling.BILINEAR
-    ).tobytes()
+    return np.stack([cos, sin, centre - cos * x - sin * y, -sin, cos, centre + sin * x - cos * y], axis=1)
 
 
 def _blur(images: NDArray[np.float32], weight: NDArray[np.float32]) -> NDArray[np.float32]:
     """A three-tap blur (weight, 1 - 2 weight, weight) along both axes of [N, H, W], one weight per image."""
     side, middle = weight[:, None, None], 1 - 2 * weight[:, None, None]
-    for axis in (1, 2):
-        padding = [(0, 0), (0, 0), (0, 0)]
-        padding[axis] = (1, 1)
-        padded = np.pad(images, padding)
-        before, after = np.delete(padded, [-2, -1], axis), np.delete(padded, [0, 1], axis)
-        images = middle * images + side * (before + after)
+    for _ in range(2):
+        neighbours = side * images
+        images = middle * images
+        images[:, 1:] += neighbours[:, :-1]
+        images[:, :-1] += neighbours[:, 1:]
+        images = images.swapaxes(1, 2)  # the other axis next, and back at the end
     return images

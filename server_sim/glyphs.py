@@ -67,15 +67,15 @@ PRESETS = {
         Preset(
             "glyphs-retrieval",
             ByClient(596, 100, 20),
-            num_classes=1150,
-            num_test_classes=1150,
+            num_classes=1100,
+            num_test_classes=1100,
             test_images_per_class=5,
         ),
         # What ImageNet is to the paper: rarer characters, none of which is, or looks like, a class of the two above.
         Preset(
             "glyphs-pretrain",
-            ByFace(images_per_class=30),
-            num_classes=1800,
+            ByFace(images_per_class=40),
+            num_classes=1400,
             test_images_per_class=2,
             min_faces=3,
             max_faces=7,
@@ -128,6 +128,7 @@ def _recipe(preset: Preset) -> dict[str, Any]:
         "rendering_version": RENDERING_VERSION,
         "preset": dataclasses.asdict(preset),
         "look_alike": LOOK_ALIKE,
+        "distortions": glyph_rendering.RANGES,
         "faces": face_hashes(),
     }
 
@@ -243,6 +244,10 @@ def _spread_over_faces(
     return np.repeat(classes, images_per_class), np.concatenate(faces)
 
 
+# One after the other, until one has the character.
+_LABEL_FONTS = ["DejaVu Sans", "DejaVu Sans Mono", "DejaVu Serif", "STIXGeneral"]
+
+
 def contact_sheet(population: Population, path: Path, num_classes: int = 20) -> None:
     """A picture of some classes (rows) in all faces (columns), one training image each, as the clients hold them."""
     size = glyph_rendering.IMAGE_SIZE
@@ -265,8 +270,10 @@ def contact_sheet(population: Population, path: Path, num_classes: int = 20) -> 
     axes.imshow(sheet, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
     middle = (np.arange(max(len(classes), len(FACES))) + 0.5) * size - 0.5
     names = [population.class_names[number] for number in classes]
-    axes.set_yticks(middle[: len(classes)], [f"{name}   U+{ord(name):04X}" for name in names])
-    axes.set_xticks(middle[: len(FACES)], FACES, rotation=60, ha="left")
+    axes.set_yticks(
+        middle[: len(classes)], [f"U+{ord(name):04X}  {name}" for name in names], family=_LABEL_FONTS
+    )
+    axes.set_xticks(middle[: len(FACES)], FACES, rotation=60, ha="left", rotation_mode="anchor")
     axes.tick_params(length=0, top=False, bottom=False, labeltop=True, labelbottom=False)
     axes.spines[:].set_visible(False)
     axes.set_title(
