@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -29,6 +29,8 @@ VERSION = 1
 MANIFEST = "manifest.json"
 INITIAL = "initial.safetensors"
 GOLDEN = "golden.safetensors"
+MEGABYTE = 1 << 20
+"""What a phone's memory is counted in, here and wherever a figure says MB."""
 
 
 class ArtifactError(ValueError):
@@ -192,7 +194,7 @@ def write_artifact(directory: Path, manifest: Manifest, files: Mapping[str, byte
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    return rewrite_manifest(directory, _with(manifest, files=entries))
+    return rewrite_manifest(directory, replace(manifest, files=entries))
 
 
 def rewrite_manifest(directory: Path, manifest: Manifest) -> Artifact:
@@ -303,7 +305,3 @@ def _inside(name: str) -> str:
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise ValueError(f"file name {name!r} leads out of the artifact")
     return name
-
-
-def _with(manifest: Manifest, **changes: Any) -> Manifest:
-    return Manifest(**{**manifest.__dict__, **changes})

@@ -1,0 +1,32 @@
+"""Which lowering serves which runtime, and under which names its programs lie in the artifact."""
+
+from __future__ import annotations
+
+from ondevice.backends.opening import Runtime
+from ondevice.train_step import TrainStep
+
+
+def lower(runtime: Runtime, step: TrainStep, micro_batch: int, max_width: int) -> dict[str, bytes]:
+    """File name -> bytes.  The exporter of a runtime is imported only when an artifact is made for it."""
+    if runtime == "executorch":
+        from export import lower_executorch
+
+        return {
+            "step.pte": lower_executorch.lower_step(step, micro_batch, max_width),
+            "embed.pte": lower_executorch.lower_embed(step, micro_batch),
+        }
+    if runtime == "executorch-stock":
+        from export import lower_executorch_stock
+
+        return {"stock_step.pte": lower_executorch_stock.lower_step(step, micro_batch, max_width)}
+    if runtime == "onnxruntime":
+        from export import lower_onnx
+
+        return {
+            "step.onnx": lower_onnx.lower_step(step, micro_batch, max_width),
+            "embed.onnx": lower_onnx.lower_embed(step, micro_batch),
+        }
+    from export import lower_ort_training
+
+    files = lower_ort_training.lower(step, micro_batch, max_width)
+    return {f"ort_training/{name}": data for name, data in files.items()}

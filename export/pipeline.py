@@ -1,0 +1,235 @@
+"""The export from recipe to published artifact: weights, lowerings, golden step, parity, memory; all of it or nothing.
+
+Everything is made in a directory beside the target that is renamed at the very end, and removed if anything fails.  The
+checks run on the staged artifact through the same backends as on any later day: what was checked is what is published.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from export.footprint import operators, planned_bytes
+from export.golden import build_step, draw_images, expected_step, float64_copy
+from export.lowering import lower
+from export.memory_budget import largest_micro_batch
+from export.parity import check_parity
+from export.pretrained_weights import load_weights
+from export.recipe import LARGEST_MICRO_BATCH, ExportRecipe
+from ondevice import safetensors_file
+from ondevice.artifact import (
+    GOLDEN,
+    INITIAL,
+    MANIFEST,
+    MEGABYTE,
+    Artifact,
+    Manifest,
+    MemoryFigure,
+    Parameter,
+    Parity,
+    open_artifact,
+    rewrite_manifest,
+    write_artifact,
+)
+from ondevice.backends.eager import initial_parameters
+from ondevice.backends.opening import Runtime
+from ondevice.golden_step import GoldenStep, golden_to_tensors
+from ondevice.step_process import StepJob, StepProcess
+from ondevice.train_step import TrainStep
+
+GOLDEN_EXAMPLES = 4
+GOLDEN_WIDTH = 16
+MEASURED_STEPS = 3
+"""The peak of a process is reached in its first steps."""
+NEED_TORCH: tuple[Runtime, ...] = ("onnxruntime-training", "executorch-stock")
+"""Runtimes whose Python module loads torch: that process is no measure for a phone, and a budget does not bind it."""
+
+Programs = dict[Runtime, dict[str, bytes]]
+
+
+def export_artifact(
+    recipe: ExportRecipe, out: Path, overwrite: bool = False, report: Callable[[str], None] = lambda _: None
+) -> Artifact:
+    """Make the artifact `out`.  `report` is told what is being done.
+
+    Raises ParityFailed or BudgetTooSmall when the artifact cannot be what was asked for; nothing is left behind then.
+    """
+    _check_target(out, overwrite)
+    weights = initial_parameters(recipe.spec, recipe.seed)
+    if recipe.weights is not None:
+        weights = load_weights(recipe.weights, weights)
+    step = build_step(recipe.spec, weights)
+    with _staging(out) as directory:
+        lowered = _Lowered(recipe, step, directory / "trial", report)
+        micro_batch = lowered.micro_batch()
+        programs = lowered.programs(micro_batch)
+        report("computing the expected step in float64")
+        golden, *others = _expected_steps(step, micro_batch, recipe)
+        files = {GOLDEN: safetensors_file.to_bytes(golden_to_tensors(golden), {}), **_initial(step)}
+        artifact = write_artifact(
+            directory / "artifact", _manifest(recipe, step, micro_batch, programs), files | _merged(programs)
+        )
+        parity: dict[str, Parity] = {}
+        for runtime in recipe.runtimes:
+            report(f"checking {runtime} against float64")
+            parity[runtime] = check_parity(artifact, runtime, [golden, *others])
+        memory = tuple(
+            figure
+            for runtime in recipe.runtimes
+            for figure in _measure(artifact, runtime, planned_bytes(programs[runtime]), report)
+        )
+        rewrite_manifest(artifact.directory, replace(artifact.manifest, parity=parity, memory=memory))
+        _publish(artifact.directory, out)
+    return open_artifact(out)
+
+
+class _Lowered:
+    """Programs by micro-batch, each made once: a memory budget tries several before one is published."""
+
+    def __init__(
+        self, recipe: ExportRecipe, step: TrainStep, trial: Path, report: Callable[[str], None]
+    ) -> None:
+        self._recipe = recipe
+        self._step = step
+        self._trial = trial
+        self._report = report
+        self._made: dict[tuple[Runtime, int], dict[str, bytes]] = {}
+
+    def programs(self, micro_batch: int) -> Programs:
+        return {runtime: self._lower(runtime, micro_batch) for runtime in self._recipe.runtimes}
+
+    def micro_batch(self) -> int:
+        """The recipe's, or the largest that its memory budget allows."""
+        if self._recipe.memory_budget_mb is None:
+            return self._recipe.micro_batch
+        budget = self._recipe.memory_budget_mb * MEGABYTE
+        return largest_micro_batch(self._peak_bytes, budget, LARGEST_MICRO_BATCH)
+
+    def _peak_bytes(self, micro_batch: int) -> int:
+        """The larger peak of the runtimes that a budget binds, at the maximal width."""
+        bound = [
+            runtime for runtime in self._recipe.runtimes if runtime not in NEED_TORCH
+        ] or self._recipe.runtimes
+        peaks = []
+        for runtime in bound:
+            programs = {runtime: self._lower(runtime, micro_batch)}
+            directory = self._trial / f"{runtime}-{micro_batch}"
+            manifest = _manifest(self._recipe, self._step, micro_batch, programs)
+            artifact = write_artifact(directory, manifest, _initial(self._step) | _merged(programs))
+            peaks.append(_peak_bytes(artifact, runtime, self._recipe.max_width))
+            self._report(f"{runtime} at micro-batch {micro_batch}: {peaks[-1] / MEGABYTE:.0f} MB")
+            shutil.rmtree(directory)
+        return max(peaks)
+
+    def _lower(self, runtime: Runtime, micro_batch: int) -> dict[str, bytes]:
+        if (runtime, micro_batch) not in self._made:
+            self._report(f"lowering for {runtime}, micro-batch {micro_batch}")
+            self._made[runtime, micro_batch] = lower(runtime, self._step, micro_batch, self._recipe.max_width)
+        return self._made[runtime, micro_batch]
+
+
+def _expected_steps(step: TrainStep, micro_batch: int, recipe: ExportRecipe) -> list[GoldenStep]:
+    """The golden step first; then a single example over a single class, and a full micro-batch at the maximal width."""
+    exact = float64_copy(step)
+    images = draw_images(exact, micro_batch, recipe.seed)
+    return [
+        expected_step(exact, images[:GOLDEN_EXAMPLES], min(GOLDEN_WIDTH, recipe.max_width), recipe.seed),
+        expected_step(exact, images[:1], 1, recipe.seed),
+        expected_step(exact, images, recipe.max_width, recipe.seed),
+    ]
+
+
+def _measure(
+    artifact: Artifact, runtime: Runtime, planned: int | None, report: Callable[[str], None]
+) -> Iterator[MemoryFigure]:
+    """At the paper's width (its largest |S_k| was 170) and at the maximal one."""
+    for width in sorted({min(170, artifact.max_width), artifact.max_width}):
+        report(f"measuring the memory of {runtime} at width {width}")
+        peak = _peak_bytes(artifact, runtime, width)
+        yield MemoryFigure(runtime, artifact.micro_batch, width, planned, peak)
+
+
+def _peak_bytes(artifact: Artifact, runtime: Runtime, width: int) -> int:
+    with StepProcess(StepJob(str(artifact.directory), runtime, artifact.micro_batch, width)) as process:
+        for _ in range(MEASURED_STEPS):
+            process.step()
+        return process.peak_bytes()
+
+
+def _manifest(
+    recipe: ExportRecipe, step: TrainStep, micro_batch: int, programs: Mapping[Runtime, Any]
+) -> Manifest:
+    parameters = tuple(
+        Parameter(name, tuple(tensor.shape), name in step.trainable)
+        for name, tensor in step.extractor.named_parameters()
+    )
+    return Manifest(
+        spec=recipe.spec,
+        micro_batch=micro_batch,
+        max_width=recipe.max_width,
+        runtimes=tuple(programs),
+        parameters=parameters,
+        files={},
+        memory=(),
+        parity={},
+        operators=operators(_merged(programs)),
+        provenance={
+            "seed": recipe.seed,
+            "memory_budget_mb": recipe.memory_budget_mb,
+            "weights_sha256": recipe.weights and hashlib.sha256(recipe.weights.read_bytes()).hexdigest(),
+            "versions": _versions("torch", "executorch", "onnx", "onnxruntime-training-cpu", "numpy"),
+        },
+    )
+
+
+def _initial(step: TrainStep) -> dict[str, bytes]:
+    tensors = {name: tensor.detach().numpy() for name, tensor in step.extractor.named_parameters()}
+    return {INITIAL: safetensors_file.to_bytes(tensors, {})}
+
+
+def _merged(programs: Mapping[Runtime, Mapping[str, bytes]]) -> dict[str, bytes]:
+    return {name: data for files in programs.values() for name, data in files.items()}
+
+
+def _versions(*packages: str) -> dict[str, str]:
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue  # an exporter that was not needed is not installed
+    return found
+
+
+def _check_target(out: Path, overwrite: bool) -> None:
+    """Before anything is computed: an artifact is replaced when asked, anything else never."""
+    if not out.exists():
+        return
+    if not overwrite:
+        raise FileExistsError(f"{out} exists; choose another --out, or --overwrite it")
+    if not (out / MANIFEST).is_file():
+        raise FileExistsError(f"{out} exists and is not an artifact; choose another --out")
+
+
+@contextmanager
+def _staging(out: Path) -> Iterator[Path]:
+    """A directory beside the target, on the same file system, that is gone afterwards in any case."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".partial", dir=out.parent) as directory:
+        staged = Path(directory)
+        (staged / "artifact").mkdir()
+        yield staged
+
+
+def _publish(staged: Path, out: Path) -> None:
+    """One rename; what is replaced goes into the staging directory, and with it."""
+    if out.exists():
+        out.rename(staged.parent / "replaced")
+    staged.rename(out)

@@ -1,0 +1,46 @@
+"""What an export is asked for.  Defaults are the paper's model at the size that fits a phone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ondevice.backends.opening import RUNTIMES, Runtime
+from ondevice.extractors import ARCHITECTURES
+from ondevice.vocabulary import StepSpec
+
+LARGEST_MICRO_BATCH = 32
+"""What a memory budget may pick at the most: the paper's batch, beyond which nothing is gained."""
+
+
+@dataclass(frozen=True)
+class ExportRecipe:
+    """Everything that shapes an artifact."""
+
+    spec: StepSpec = field(default_factory=StepSpec)
+    runtimes: tuple[Runtime, ...] = ("executorch", "onnxruntime", "onnxruntime-training")
+    micro_batch: int = 4
+    max_width: int = 1024
+    memory_budget_mb: int | None = None
+    """Picks the micro-batch, instead of the one above: the largest whose process stays within so many megabytes."""
+    weights: Path | None = None
+    """Where the extractor starts from; None is a fresh one."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.spec.architecture not in ARCHITECTURES:
+            raise ValueError(
+                f"architecture is {self.spec.architecture!r}; expected one of {', '.join(ARCHITECTURES)}"
+            )
+        unknown = [runtime for runtime in self.runtimes if runtime not in RUNTIMES]
+        if unknown or not self.runtimes:
+            raise ValueError(
+                f"runtimes are {', '.join(self.runtimes) or 'none'}; expected some of {', '.join(RUNTIMES)}"
+            )
+        if len(set(self.runtimes)) != len(self.runtimes):
+            raise ValueError(f"runtimes are {', '.join(self.runtimes)}; expected each once")
+        for name in ("micro_batch", "max_width"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected 1 or more")
+        if self.memory_budget_mb is not None and self.memory_budget_mb < 1:
+            raise ValueError(f"memory_budget_mb is {self.memory_budget_mb}; expected 1 or more megabytes")
