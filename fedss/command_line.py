@@ -7,6 +7,7 @@ import sys
 import click
 import typer
 
+from fedss import simulate
 from fedss.console import ExitCode, log
 from fedss.errors import exit_code_for
 
@@ -18,6 +19,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+
+app.command("simulate")(simulate.command)
 
 
 def main() -> None:

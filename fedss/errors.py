@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from fedss.console import CheckFailed, ExitCode, UsageError
+from ondevice.artifact import ArtifactError
+from server_sim.experiment import ConfigurationError
+from server_sim.one_round import RoundAbandoned
+from server_sim.population import PopulationError
+from server_sim.state import StateError
 
 
 def exit_code_for(error: Exception) -> ExitCode:
@@ -14,7 +19,8 @@ def exit_code_for(error: Exception) -> ExitCode:
 
 
 _CODES: tuple[tuple[tuple[type[Exception], ...], ExitCode], ...] = (
-    ((UsageError,), ExitCode.USAGE),
+    ((UsageError, ConfigurationError), ExitCode.USAGE),
     ((CheckFailed,), ExitCode.CHECK_FAILED),
-    ((FileNotFoundError,), ExitCode.BAD_DATA),
+    ((FileNotFoundError, ArtifactError, PopulationError, StateError), ExitCode.BAD_DATA),
+    ((RoundAbandoned,), ExitCode.DEVICE),
 )

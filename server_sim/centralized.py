@@ -27,14 +27,14 @@ def train_centrally(
     adjust = np.zeros(len(columns), np.float32)  # every class is there: nothing to correct
     optimizer = LocalSgd(training, [*state.extractor.values(), columns])
     first = state.round_index * examples_per_round
+    order = shuffled_positions(first, examples_per_round, len(examples), seed)
     total_loss = 0.0
-    for start in range(first, first + examples_per_round, training.batch_size):
-        size = min(training.batch_size, first + examples_per_round - start)
-        batch = shuffled_positions(start, size, len(examples), seed)
+    for start in range(0, len(order), training.batch_size):
+        batch = order[start : start + training.batch_size]
         for micro_batch in micro_batches(examples, examples.labels, batch, backend.micro_batch):
             result = backend.step(state.extractor, columns, adjust, micro_batch)
             optimizer.accumulate([*result.extractor_gradients.values(), result.columns_gradient])
-            total_loss += result.loss * size
+            total_loss += result.loss * len(batch)
         optimizer.apply()
     state.round_index += 1
     return total_loss / examples_per_round

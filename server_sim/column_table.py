@@ -39,11 +39,11 @@ class ColumnTable:
 
     @property
     def num_classes(self) -> int:
-        return self.class_weights.shape[0]
+        return len(self.class_weights)
 
     @property
     def column_dim(self) -> int:
-        return self.class_weights.shape[1]
+        return int(self.class_weights.shape[1])
 
     def read(self, class_ids: IntArray, round_index: int) -> FloatArray:
         """W_S as it stands at the start of the round, [s, d]; a copy."""

@@ -68,8 +68,8 @@ def map_at_r(embeddings: FloatArray, labels: IntArray, retrieved: int = RETRIEVE
 
 
 def _unit(rows: FloatArray) -> FloatArray:
-    lengths = np.sqrt((rows * rows).sum(1, keepdims=True) + np.float32(1e-12))
-    return rows / lengths
+    unit: FloatArray = rows / np.sqrt((rows * rows).sum(1, keepdims=True) + np.float32(1e-12))
+    return unit
 
 
 def _blocks(count: int) -> Iterator[slice]:

@@ -9,6 +9,7 @@ costs its client, and is replaced.
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -110,12 +111,13 @@ class _Worker:
 
 def _work(pipe: Connection[Any, Any], open_clients: OpenClients) -> None:
     """The worker process: conversations until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to act on
     torch.set_num_threads(1)
     clients = open_clients()
     while True:
         try:
             client_id, plan = pipe.recv()
-        except (EOFError, KeyboardInterrupt):
+        except EOFError:
             return
         try:
             client = clients(client_id)
@@ -123,7 +125,7 @@ def _work(pipe: Connection[Any, Any], open_clients: OpenClients) -> None:
             slice_message = pipe.recv()
             if slice_message is not None:
                 pipe.send(("update", client.train(plan, slice_message)))
-        except (EOFError, KeyboardInterrupt):
+        except EOFError:
             return
         except Exception as error:  # whatever goes wrong on a client must cost that client only
             pipe.send(("failure", f"{type(error).__name__}: {error}"))

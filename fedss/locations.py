@@ -1,0 +1,19 @@
+"""Where things are kept unless the user says otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Cache = Annotated[
+    Path,
+    typer.Option(
+        "--cache",
+        help="Where rendered data, built programs and downloads are kept.",
+        show_default="~/.cache/fedss",
+    ),
+]
+DEFAULT_CACHE = Path.home() / ".cache" / "fedss"
+DEFAULT_RUNS = Path("runs")

@@ -1,0 +1,212 @@
+"""`fedss simulate EXPERIMENT`: run a federation, or a whole table of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedss.console import Json, log, progress, show_result
+from fedss.locations import DEFAULT_CACHE, DEFAULT_RUNS, Cache
+from server_sim.experiment import Experiment, experiment_names, load_experiment
+from server_sim.population import open_population
+from server_sim.preparation import ClientsRecipe, initial_weights, open_link, population_path, step_spec
+from server_sim.run_directory import RunDirectory, write_json
+from server_sim.simulation import Interrupted, Simulation
+from server_sim.tables import TableCell, table_cells, table_runs
+
+
+def command(
+    experiment: Annotated[
+        str, typer.Argument(help=f"A .toml file, or one of: {', '.join(experiment_names())}.")
+    ],
+    rounds: Annotated[int | None, typer.Option(help="Override server.rounds.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Override the seed (and a table's seeds).")] = None,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Processes that train clients; the result is the same.  0: one a core.")
+    ] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where an earlier run was stopped or killed.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="The run's folder.", show_default="runs/EXPERIMENT")
+    ] = None,
+    override: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="FIELD=VALUE", help="Override any field, as in client.learning_rate=0.05."
+        ),
+    ] = None,
+    cache: Cache = DEFAULT_CACHE,
+    as_json: Json = False,
+) -> None:
+    """Run federated rounds: clients train slices of the model, the server aggregates them.
+
+    [bold]Examples[/]
+
+      fedss simulate glyphs-fedss --rounds 20
+      fedss simulate glyphs-fedss --set client.method=positives_only --out runs/posonly
+      fedss simulate glyphs-table1            (a whole table; go on after a stop with --resume)
+
+    A run's folder holds its configuration, metrics.jsonl, TensorBoard events and the server's state.
+    Ctrl-C saves and ends; --resume goes on.
+    """
+    loaded = load_experiment(experiment, override or ())
+    if rounds is not None:
+        loaded = loaded.overridden({"server.rounds": rounds})
+    if seed is not None:
+        loaded = loaded.overridden({"seed": seed, **({"table.seeds": [seed]} if loaded.table else {})})
+    run_path = out or DEFAULT_RUNS / Path(experiment).stem
+    num_workers = workers or os.cpu_count() or 1
+    if loaded.table:
+        cells = run_table(loaded, run_path, num_workers, resume, cache)
+        payload = {"run_dir": str(run_path), "rows": [dataclasses.asdict(cell) for cell in cells]}
+        show_result(as_json, payload, cells_table(loaded, cells))
+    else:
+        summary = run_experiment(loaded, run_path, num_workers, resume, cache)
+        show_result(as_json, summary, summary_table(loaded, summary))
+
+
+def run_experiment(
+    experiment: Experiment, run_path: Path, workers: int, resume: bool, cache: Path
+) -> dict[str, Any]:
+    """One run with live progress; returns its summary."""
+    with progress(f"data {experiment.data.population}") as advance:
+        data = population_path(experiment, cache, advance)
+    population = open_population(data)
+    spec = step_spec(experiment, population)
+    initial = initial_weights(experiment, spec)
+    recipe = ClientsRecipe(data, spec, initial, experiment.client.precision, experiment.seed, exported=None)
+    # The server evaluates, and trains the centralized reference, on the same backend that defines the step.
+    from ondevice.backends.eager import EagerBackend
+
+    backend = EagerBackend(spec, initial)
+    with open_link(recipe, workers) as link, _stop_on_interrupt() as stop_requested:
+        simulation = Simulation(experiment, population, backend, initial, link, run_path)
+        with _round_progress(experiment) as on_round:
+            try:
+                return simulation.run(resume, on_round, stop_requested)
+            except Interrupted as stop:
+                log.print(f"{stop}; saved in {run_path}; go on with --resume")
+                raise KeyboardInterrupt from None
+
+
+def run_table(
+    experiment: Experiment, table_path: Path, workers: int, resume: bool, cache: Path
+) -> list[TableCell]:
+    """Every run of the table that is not complete yet; its rows are written to table.json as they come."""
+    runs = table_runs(experiment)
+    results = []
+    for number, run in enumerate(runs, start=1):
+        log.print(f"[bold]{number} of {len(runs)}[/]  {run.name}")
+        directory = RunDirectory(table_path / run.name)
+        summary = directory.summary() if resume else None
+        if summary is None:
+            summary = run_experiment(run.experiment, directory.path, workers, resume, cache)
+        results.append((run, summary))
+        cells = [dataclasses.asdict(cell) for cell in table_cells(results)]
+        write_json(table_path / "table.json", {"title": experiment.title, "rows": cells})
+    return table_cells(results)
+
+
+def summary_table(experiment: Experiment, summary: dict[str, Any]) -> Group:
+    """A run's result for people."""
+    table = Table("", "", title=experiment.title, show_header=False)
+    for name, value in summary.items():
+        table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
+    return Group(table, f"fedss report {summary['run_dir']}  makes a page of it")
+
+
+def cells_table(experiment: Experiment, cells: list[TableCell]) -> Table:
+    """A table like Table 1 of the paper, a row a method and width."""
+    metric = {"top1": "top-1 accuracy", "map_at_r": "MAP@10"}[experiment.evaluation.metric]
+    table = Table(
+        "method", "|N_k|", "|S_k|", "% of n", f"{metric} (%)", "kB down", "kB up", title=experiment.title
+    )
+    for cell in cells:
+        spread = f" ± {100 * cell.deviation:.1f}" if cell.num_seeds > 1 else ""
+        table.add_row(
+            cell.label,
+            "" if cell.num_negatives is None else str(cell.num_negatives),
+            f"{cell.mean_width:.0f}",
+            f"{100 * cell.width_share:.1f}",
+            f"{100 * cell.mean:.1f}{spread}",
+            f"{cell.bytes_down_per_client / 1000:.0f}" if cell.bytes_down_per_client else "",
+            f"{cell.bytes_up_per_client / 1000:.0f}" if cell.bytes_up_per_client else "",
+        )
+    return table
+
+
+@contextmanager
+def _round_progress(experiment: Experiment) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """The current loss, accuracy and bytes: a live bar on a terminal, plain lines elsewhere."""
+    metric = experiment.evaluation.metric
+    latest = {"score": ""}
+
+    def describe(line: dict[str, Any]) -> str:
+        if metric in line:
+            latest["score"] = f"  {metric} {100 * line[metric]:.1f} %"
+        updates = line.get("num_updates", 0)
+        per_client = f"  {line['bytes_down'] / updates / 1000:.0f} kB down" if updates else ""
+        dropped = f"  [yellow]{len(line['dropped'])} dropped[/]" if line.get("dropped") else ""
+        return f"loss {line['mean_loss']:.3f}{latest['score']}{per_client}{dropped}"
+
+    def explain_drops(line: dict[str, Any]) -> None:
+        for client_id, reason in line.get("dropped", {}).items():
+            log.print(f"round {line['round']}: dropped client {client_id}: {reason}")
+        for reason in line.get("abandoned", []):
+            log.print(f"abandoned: {reason}")
+
+    total = experiment.server.rounds
+    if log.is_terminal:
+        columns = (
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=log) as bar:
+            task = bar.add_task("", total=total)
+
+            def show(line: dict[str, Any]) -> None:
+                explain_drops(line)
+                bar.update(task, completed=line["round"] + 1, description=describe(line))
+
+            yield show
+    else:
+        every = max(1, total // 10)
+
+        def show_plain(line: dict[str, Any]) -> None:
+            explain_drops(line)
+            if metric in line or (line["round"] + 1) % every == 0:
+                log.print(f"round {line['round'] + 1} of {total}  {describe(line)}")
+
+        yield show_plain
+
+
+@contextmanager
+def _stop_on_interrupt() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C asks the run to stop at the next safe moment; the second ends it at once."""
+    asked = False
+
+    def ask(signum: int, frame: object) -> None:  # noqa: ARG001 - the signature that signal.signal calls
+        nonlocal asked
+        asked = True
+        log.print("stopping after the clients that are training now; Ctrl-C again ends at once")
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,243 @@
+"""An experiment: what is trained, on what, how.  TOML files under `experiments/`, every field overridable, all checked.
+
+Defaults are the FedSS paper's values (section 4 and A.2) where it gives one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ondevice.vocabulary import LocalTraining, LogitKind, Method, RoundPlan, TrainScope
+from ondevice.wire import Precision
+from server_sim.aggregation import Denominator
+from server_sim.client_selection import Selection
+from server_sim.server_optimizers import FedAdam, FedAvg, FedAvgM, OptimizerName, ServerOptimizer
+
+
+class ConfigurationError(ValueError):
+    """An experiment that cannot be run as written; names the field."""
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DataSettings(_Settings):
+    population: str = Field("glyphs-2028", description="A glyphs preset, or the folder of a population.")
+
+
+class ModelSettings(_Settings):
+    architecture: str = "mobilenet_v3_large"
+    embedding_dim: int = Field(64, ge=1)
+    logits: LogitKind = "cosine"
+    train: TrainScope = "all"
+    pretrained: str | None = Field(
+        None,
+        description="Where the extractor starts: a name under pretrained/, or a saved state or safetensors file.",
+    )
+    column_norm: float = Field(
+        0.1,
+        gt=0,
+        description="Length of a new column.  Under cosine logits a column turns at a speed of 1/length^2.",
+    )
+
+
+class ClientSettings(_Settings):
+    method: Method | Literal["centralized"] = "fedss"
+    num_negatives: int = Field(80, ge=0, description="|N_k|; ignored by the methods that draw none.")
+    epochs: int = Field(1, ge=1)
+    batch_size: int = Field(32, ge=1)
+    learning_rate: float = Field(0.01, ge=0)
+    weight_decay: float = Field(0.0, ge=0)
+    momentum: float = Field(0.0, ge=0, lt=1)
+    precision: Precision = Field("fp32", description="How weights travel, in both directions.")
+
+    @property
+    def local_training(self) -> LocalTraining:
+        return LocalTraining(
+            self.epochs, self.batch_size, self.learning_rate, self.weight_decay, self.momentum
+        )
+
+
+class ServerSettings(_Settings):
+    rounds: int = Field(100, ge=1)
+    clients_per_round: int = Field(64, ge=1)
+    selection: Selection = "uniform"
+    denominator: Denominator = "selected"
+    optimizer: OptimizerName = "fedavgm"
+    learning_rate: float = Field(1.0, gt=0)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    second_momentum: float = Field(0.99, ge=0, lt=1)
+    tau: float = Field(1e-3, gt=0)
+    min_clients: int = Field(
+        1, ge=1, description="With fewer updates than this a round is abandoned and tried again."
+    )
+    max_attempts: int = Field(
+        3, ge=1, description="How often a round is tried before the run ends with an error."
+    )
+    save_every: int = Field(1, ge=1, description="Rounds between two saved states.")
+
+    @model_validator(mode="after")
+    def _enough_clients(self) -> ServerSettings:
+        if self.min_clients > self.clients_per_round:
+            raise ValueError(
+                f"min_clients is {self.min_clients}, more than clients_per_round ({self.clients_per_round})"
+            )
+        return self
+
+    def server_optimizer(self) -> ServerOptimizer:
+        if self.optimizer == "fedavg":
+            return FedAvg(self.learning_rate)
+        if self.optimizer == "fedavgm":
+            return FedAvgM(self.learning_rate, self.momentum)
+        return FedAdam(self.learning_rate, self.momentum, self.second_momentum, self.tau)
+
+
+class EvaluationSettings(_Settings):
+    metric: Literal["top1", "map_at_r"] = "top1"
+    every: int = Field(
+        10, ge=1, description="Rounds between two evaluations; the last round is always evaluated."
+    )
+
+
+class TableRow(_Settings):
+    """One method of a table; a run for every entry of `num_negatives`, or one run where it is empty."""
+
+    label: str
+    num_negatives: tuple[int, ...] = ()
+    override: dict[str, Any] = Field(
+        default_factory=dict, description="Dotted fields of the experiment that differ."
+    )
+
+
+class TableSettings(_Settings):
+    seeds: tuple[int, ...] = (0, 1, 2)
+    rows: tuple[TableRow, ...]
+
+
+class Experiment(_Settings):
+    title: str
+    seed: int = Field(
+        0, ge=0, description="Chance of the run: first weights, chosen clients, drawn negatives."
+    )
+    data: DataSettings = DataSettings()
+    model: ModelSettings = ModelSettings()
+    client: ClientSettings = ClientSettings()
+    server: ServerSettings = ServerSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    table: TableSettings | None = None
+
+    def round_plan(self, round_index: int, num_classes: int) -> RoundPlan:
+        """What the clients of a round are told."""
+        method = self.client.method
+        if method == "centralized":
+            raise ValueError("the centralized reference has no clients to plan a round for")
+        draws = method in ("fedss", "negatives_only")
+        return RoundPlan(
+            round_index=round_index,
+            num_classes=num_classes,
+            num_negatives=self.client.num_negatives if draws else 0,
+            method=method,
+            local_training=self.client.local_training,
+        )
+
+    def overridden(self, changes: Mapping[str, Any]) -> Experiment:
+        """A copy with some dotted fields changed, checked anew."""
+        return _validated(_with_overrides(self.model_dump(mode="json"), changes))
+
+
+def load_experiment(name_or_path: str, overrides: Iterable[str] = ()) -> Experiment:
+    """An experiment by name or file, with `field=value` overrides from the command line."""
+    changes: dict[str, Any] = {}
+    for text in overrides:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise ConfigurationError(f"--set {text!r}: expected FIELD=VALUE, as in client.learning_rate=0.05")
+        changes[name.strip()] = _parsed_value(value.strip())
+    return _validated(_with_overrides(_read_toml(name_or_path), changes))
+
+
+def experiment_names() -> list[str]:
+    """The experiments that come with the package."""
+    folder = resources.files("server_sim") / "experiments"
+    return sorted(
+        entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")
+    )
+
+
+def _read_toml(name_or_path: str) -> dict[str, Any]:
+    if name_or_path in experiment_names():
+        text = (resources.files("server_sim") / "experiments" / f"{name_or_path}.toml").read_text()
+    elif name_or_path.endswith(".toml"):
+        path = Path(name_or_path)
+        if not path.is_file():
+            raise ConfigurationError(f"there is no experiment file {path}")
+        text = path.read_text()
+    else:
+        raise ConfigurationError(
+            f"experiment {name_or_path!r} is not known; expected a .toml file or one of {', '.join(experiment_names())}"
+        )
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{name_or_path} is not TOML: {error}") from None
+
+
+def _parsed_value(text: str) -> Any:
+    """A TOML value; anything that is not one is taken as a string, so that names need no quotes."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _with_overrides(settings: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    settings = json.loads(json.dumps(settings))  # a deep copy: the caller's stays as it is
+    for dotted, value in changes.items():
+        section = settings
+        *sections, name = dotted.split(".")
+        for part in sections:
+            section = section.setdefault(part, {})
+            if not isinstance(section, dict):
+                raise ConfigurationError(f"{dotted}: {part} is a value, not a section")
+        section[name] = value
+    return settings
+
+
+def _validated(settings: dict[str, Any]) -> Experiment:
+    try:
+        return Experiment.model_validate(settings)
+    except ValidationError as errors:
+        lines = [_explain(error) for error in errors.errors()]
+        raise ConfigurationError("the experiment cannot be run:\n  " + "\n  ".join(lines)) from None
+
+
+def _explain(error: Any) -> str:
+    field = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        known = known_fields()
+        near = difflib.get_close_matches(field, known, n=1)
+        return f"{field}: there is no such field" + (f"; did you mean {near[0]}?" if near else "")
+    if error["type"] == "missing":
+        return f"{field}: is missing"
+    return f"{field}: {error['msg']} (got {error['input']!r})"
+
+
+def known_fields() -> list[str]:
+    """Every dotted field of an experiment."""
+    names = []
+    for name, field in Experiment.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            names += [f"{name}.{inner}" for inner in kind.model_fields]
+        else:
+            names.append(name)
+    return names

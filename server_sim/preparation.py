@@ -1,0 +1,135 @@
+"""From an experiment's words to the things it needs: the population, the first weights, the backend, the link."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import torch
+
+from ondevice import safetensors_file
+from ondevice.artifact import open_artifact
+from ondevice.backends import Backend
+from ondevice.backends.eager import EagerBackend, check_parameters, initial_parameters
+from ondevice.backends.opening import open_backend
+from ondevice.safetensors_file import Bfloat16, SafetensorsError
+from ondevice.vocabulary import FloatArray, StepSpec
+from ondevice.wire import Precision
+from server_sim import glyphs
+from server_sim.experiment import ConfigurationError, Experiment
+from server_sim.link import InProcessLink, Link
+from server_sim.population import Population, Progress, open_population
+from server_sim.simulated_clients import SimulatedClient, SimulatedClients
+from server_sim.workers import WorkerLink
+
+
+@dataclass(frozen=True)
+class ExportedStep:
+    """An artifact, and which of its runtimes the clients train on."""
+
+    directory: Path
+    runtime: str
+
+
+@dataclass(frozen=True)
+class ClientsRecipe:
+    """How to make the clients in any process: it travels to the workers."""
+
+    population_path: Path
+    spec: StepSpec
+    initial: dict[str, FloatArray]
+    precision: Precision
+    run_seed: int
+    exported: ExportedStep | None
+
+    def __call__(self) -> Callable[[int], SimulatedClient]:
+        population = open_population(self.population_path)
+        return SimulatedClients(population, self._backend(), self.precision, self.run_seed)
+
+    def _backend(self) -> Backend:
+        if self.exported is None:
+            return EagerBackend(self.spec, self.initial)
+        return open_backend(open_artifact(self.exported.directory), self.exported.runtime)
+
+
+def population_path(experiment: Experiment, cache: Path, progress: Progress | None = None) -> Path:
+    """The folder of the experiment's data; glyphs are rendered on first use."""
+    name = experiment.data.population
+    if name in glyphs.PRESETS:
+        return glyphs.materialize(name, cache, progress)
+    path = Path(name)
+    if not path.is_dir():
+        known = ", ".join(glyphs.PRESETS)
+        raise ConfigurationError(f"data.population is {name!r}: neither a folder nor one of {known}")
+    return path
+
+
+def step_spec(experiment: Experiment, population: Population) -> StepSpec:
+    """The training step that the experiment's model and data ask for."""
+    model = experiment.model
+    return StepSpec(
+        model.architecture, model.embedding_dim, population.image_shape, model.logits, model.train
+    )
+
+
+def initial_weights(experiment: Experiment, spec: StepSpec) -> dict[str, FloatArray]:
+    """The extractor at round 0: fresh from the seed, or pretrained."""
+    try:
+        weights = initial_parameters(spec, experiment.seed)
+    except ValueError as error:
+        raise ConfigurationError(f"model: {error}") from None
+    if experiment.model.pretrained is None:
+        return weights
+    shapes = {name: value.shape for name, value in weights.items()}
+    return _read_pretrained(experiment.model.pretrained, shapes)
+
+
+def pretrained_names() -> list[str]:
+    """The pretrained extractors that come with the package."""
+    folder = resources.files("server_sim") / "pretrained"
+    return sorted(entry.name.removesuffix(".safetensors") for entry in folder.iterdir())
+
+
+@contextmanager
+def open_link(recipe: ClientsRecipe, workers: int) -> Iterator[Link]:
+    """The clients in this process, or in `workers` others; the result is the same."""
+    if workers > 1:
+        with WorkerLink(recipe, workers) as link:
+            yield link
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in a worker process: another split of a sum gives other last digits
+    try:
+        yield InProcessLink(recipe())
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _read_pretrained(name: str, shapes: dict[str, tuple[int, ...]]) -> dict[str, FloatArray]:
+    shipped = name in pretrained_names()
+    path = (
+        Path(str(resources.files("server_sim") / "pretrained" / f"{name}.safetensors"))
+        if shipped
+        else Path(name)
+    )
+    if not path.is_file():
+        known = ", ".join(pretrained_names())
+        raise ConfigurationError(f"model.pretrained is {name!r}: neither a file nor one of {known}")
+    try:
+        tensors, _ = safetensors_file.read_file(path)
+    except SafetensorsError as error:
+        raise ConfigurationError(f"model.pretrained: {path} cannot be read: {error}") from None
+    # A saved server state will do: what it holds beside the extractor is left alone.
+    weights = {
+        key.removeprefix("extractor."): tensor
+        for key, tensor in tensors.items()
+        if key.startswith("extractor.") and not isinstance(tensor, Bfloat16)
+    }
+    try:
+        check_parameters(weights, shapes, f"model.pretrained {path}")
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+    return weights

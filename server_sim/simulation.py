@@ -1,0 +1,220 @@
+"""A run: rounds until done, evaluated now and then, saved so that a kill at any moment loses at most what was not saved.
+
+per round:  choose clients -> `one_round.run_round` -> evaluate -> write the round's line -> save the state
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ondevice.backends import Backend
+from ondevice.vocabulary import FloatArray, RoundPlan
+from server_sim.aggregation import Aggregator
+from server_sim.centralized import train_centrally
+from server_sim.client_selection import select_clients
+from server_sim.evaluation import embed_examples, map_at_r, top1_accuracy
+from server_sim.experiment import ConfigurationError, Experiment
+from server_sim.link import Answer, ClientFailure, Link
+from server_sim.one_round import RoundAbandoned, RoundReport, run_round
+from server_sim.population import Population
+from server_sim.run_directory import RunDirectory
+from server_sim.state import ServerState
+
+StopRequested = Callable[[], bool]
+OnRound = Callable[[dict[str, Any]], None]
+"""Shown every round's metrics as they come."""
+
+
+class Interrupted(RuntimeError):
+    """The run was asked to stop; its state is saved."""
+
+
+class Simulation:
+    """One experiment on one population, in one run directory."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        population: Population,
+        backend: Backend,
+        initial: dict[str, FloatArray],
+        link: Link,
+        run_path: Path,
+    ) -> None:
+        self.experiment = experiment
+        self._population = population
+        self._backend = backend
+        self._initial = initial
+        self._link = link
+        self._run = RunDirectory(run_path)
+        self._aggregator = Aggregator(
+            backend.parameter_shapes,
+            population.num_classes,
+            backend.spec.column_dim,
+            experiment.server.denominator,
+        )
+        self._sizes = [population.num_examples(client_id) for client_id in population.client_ids]
+        if experiment.server.clients_per_round > len(self._sizes):
+            raise ConfigurationError(
+                f"server.clients_per_round is {experiment.server.clients_per_round}, "
+                f"but {population.name} has {len(self._sizes)} clients"
+            )
+
+    def run(
+        self, resume: bool, on_round: OnRound, stop_requested: StopRequested = lambda: False
+    ) -> dict[str, Any]:
+        """From the first round, or from the last saved state, to the end; returns the summary."""
+        state = self._open_state(resume)
+        try:
+            while state.round_index < self.experiment.server.rounds:
+                on_round(self._next_round(state, stop_requested))
+        except Interrupted:
+            state.save(self._run.state_path)
+            raise
+        finally:
+            self._run.close()
+        summary = self._summarize()
+        self._run.finish(summary)
+        return summary
+
+    def _open_state(self, resume: bool) -> ServerState:
+        optimizer = self.experiment.server.server_optimizer()
+        if resume and self._run.state_path.exists():
+            state = ServerState.load(self._run.state_path, optimizer)
+            self._run.resume(self.experiment, state.round_index)
+            return state
+        state = ServerState.fresh(
+            optimizer,
+            {name: np.array(self._initial[name]) for name in self._backend.parameter_shapes},
+            initial_columns(self.experiment, self._population.num_classes, self._backend.spec.column_dim),
+        )
+        if resume and self._run.holds_run():  # killed before the first save
+            self._run.resume(self.experiment, 0)
+        else:
+            self._run.start(self.experiment)
+        return state
+
+    def _next_round(self, state: ServerState, stop_requested: StopRequested) -> dict[str, Any]:
+        round_index = state.round_index
+        started = time.perf_counter()
+        if self.experiment.client.method == "centralized":
+            line = self._centralized_round(state, stop_requested)
+        else:
+            line = self._federated_round(state, stop_requested)
+        line = {"round": round_index, **line, "seconds": time.perf_counter() - started}
+        server = self.experiment.server
+        is_last = state.round_index == server.rounds
+        if is_last or state.round_index % self.experiment.evaluation.every == 0:
+            line[self.experiment.evaluation.metric] = self._evaluate(state)
+        self._run.record(line)
+        if is_last or state.round_index % server.save_every == 0:
+            state.save(self._run.state_path)
+        return line
+
+    def _federated_round(self, state: ServerState, stop_requested: StopRequested) -> dict[str, Any]:
+        server = self.experiment.server
+        plan = self.experiment.round_plan(state.round_index, self._population.num_classes)
+        link = _StoppableLink(self._link, stop_requested)
+        abandoned = []
+        for attempt in range(server.max_attempts):
+            rng = np.random.default_rng([self.experiment.seed, state.round_index, attempt])
+            chosen = select_clients(self._sizes, server.clients_per_round, server.selection, rng)
+            try:
+                report = run_round(
+                    state,
+                    plan,
+                    chosen,
+                    link,
+                    self._aggregator,
+                    server.min_clients,
+                    self.experiment.client.precision,
+                )
+            except RoundAbandoned as error:
+                abandoned.append(str(error))
+                continue
+            return {**_report_line(report), "abandoned": abandoned}
+        state.save(self._run.state_path)
+        raise RoundAbandoned(f"gave up after {server.max_attempts} attempts; the last: {abandoned[-1]}")
+
+    def _centralized_round(self, state: ServerState, stop_requested: StopRequested) -> dict[str, Any]:
+        if stop_requested():
+            raise Interrupted("stopped between two rounds")
+        examples_per_round = round(self.experiment.server.clients_per_round * float(np.mean(self._sizes)))
+        training = self.experiment.client.local_training
+        loss = train_centrally(
+            state, self._backend, self._population.train, training, examples_per_round, self.experiment.seed
+        )
+        return {"mean_loss": loss}
+
+    def _evaluate(self, state: ServerState) -> float:
+        test = self._population.test
+        embeddings = embed_examples(self._backend, state.extractor, test)
+        if self.experiment.evaluation.metric == "map_at_r":
+            return map_at_r(embeddings, test.labels)
+        class_weights = state.columns.read_all(state.round_index)
+        return top1_accuracy(embeddings, test.labels, class_weights, self._backend.spec.logits)
+
+    def _summarize(self) -> dict[str, Any]:
+        lines = self._run.metrics()
+        updates = sum(line.get("num_updates", 0) for line in lines)
+        metric = self.experiment.evaluation.metric
+
+        def per_update(name: str) -> float:
+            return sum(line.get(name, 0) for line in lines) / updates if updates else 0.0
+
+        return {
+            "run_dir": str(self._run.path),
+            "title": self.experiment.title,
+            "rounds": self.experiment.server.rounds,
+            metric: lines[-1][metric],
+            "mean_loss": lines[-1]["mean_loss"],
+            "mean_width": lines[-1].get("mean_width", float(self._population.num_classes)),
+            "num_classes": self._population.num_classes,
+            "bytes_down_per_client": per_update("bytes_down"),
+            "bytes_up_per_client": per_update("bytes_up"),
+            "dropped_clients": sum(len(line.get("dropped", {})) for line in lines),
+            "abandoned_rounds": sum(len(line.get("abandoned", [])) for line in lines),
+            "client_updates_per_second": updates / sum(line["seconds"] for line in lines),
+        }
+
+
+def initial_columns(experiment: Experiment, num_classes: int, column_dim: int) -> FloatArray:
+    """Random directions of one length; a bias starts at 0."""
+    rng = np.random.default_rng([experiment.seed, 1])
+    columns = rng.standard_normal((num_classes, column_dim), np.float32)
+    if experiment.model.logits == "dot":
+        columns[:, -1] = 0
+    columns *= np.float32(experiment.model.column_norm) / np.linalg.norm(columns, axis=1, keepdims=True)
+    return columns
+
+
+def _report_line(report: RoundReport) -> dict[str, Any]:
+    return {
+        "mean_loss": report.mean_loss,
+        "num_updates": report.num_updates,
+        "mean_width": report.mean_width,
+        "bytes_down": report.bytes_down,
+        "bytes_up": report.bytes_up,
+        "dropped": {str(client_id): reason for client_id, reason in report.dropped.items()},
+    }
+
+
+class _StoppableLink:
+    """Looks between two clients whether the run should stop; the state has not changed yet then."""
+
+    def __init__(self, link: Link, stop_requested: StopRequested) -> None:
+        self._link = link
+        self._stop_requested = stop_requested
+
+    def exchange(
+        self, plan: RoundPlan, client_ids: Sequence[int], answer: Answer
+    ) -> Iterator[tuple[int, bytes | ClientFailure]]:
+        for result in self._link.exchange(plan, client_ids, answer):
+            if self._stop_requested():
+                raise Interrupted("stopped between two clients")
+            yield result

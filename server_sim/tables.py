@@ -1,0 +1,84 @@
+"""Tables of many runs, as in the papers: every method, width and seed of an experiment's `[table]`, and their means."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from server_sim.experiment import ConfigurationError, Experiment
+
+
+@dataclass(frozen=True)
+class TableRun:
+    """One run of a table."""
+
+    label: str
+    num_negatives: int | None
+    seed: int
+    experiment: Experiment
+
+    @property
+    def name(self) -> str:
+        """Its folder under the table's."""
+        width = "" if self.num_negatives is None else f"-{self.num_negatives}"
+        return f"{self.label.lower()}{width}/seed-{self.seed}"
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """A method at one width: mean and spread over the seeds."""
+
+    label: str
+    num_negatives: int | None
+    num_seeds: int
+    mean: float
+    deviation: float
+    mean_width: float
+    width_share: float
+    """|S_k| / n."""
+    bytes_down_per_client: float
+    bytes_up_per_client: float
+
+
+def table_runs(experiment: Experiment) -> list[TableRun]:
+    """Every run, seed by seed, so that a whole table of one seed is there first."""
+    table = experiment.table
+    if table is None:
+        raise ConfigurationError("the experiment has no [table]")
+    runs = []
+    for seed in table.seeds:
+        for row in table.rows:
+            for num_negatives in row.num_negatives or (None,):
+                changes: dict[str, Any] = {**row.override, "seed": seed, "table": None}
+                if num_negatives is not None:
+                    changes["client.num_negatives"] = num_negatives
+                runs.append(TableRun(row.label, num_negatives, seed, experiment.overridden(changes)))
+    return runs
+
+
+def table_cells(results: Iterable[tuple[TableRun, dict[str, Any]]]) -> list[TableCell]:
+    """The runs' summaries, averaged over seeds, in the order of the first seed."""
+    grouped: dict[tuple[str, int | None], list[tuple[TableRun, dict[str, Any]]]] = {}
+    for run, summary in results:
+        grouped.setdefault((run.label, run.num_negatives), []).append((run, summary))
+    cells = []
+    for (label, num_negatives), members in grouped.items():
+        metric = members[0][0].experiment.evaluation.metric
+        values = [summary[metric] for _, summary in members]
+        mean_width = statistics.fmean(summary["mean_width"] for _, summary in members)
+        cells.append(
+            TableCell(
+                label=label,
+                num_negatives=num_negatives,
+                num_seeds=len(values),
+                mean=statistics.fmean(values),
+                deviation=statistics.stdev(values) if len(values) > 1 else 0.0,
+                mean_width=mean_width,
+                width_share=mean_width / members[0][1]["num_classes"],
+                bytes_down_per_client=statistics.fmean(s["bytes_down_per_client"] for _, s in members),
+                bytes_up_per_client=statistics.fmean(s["bytes_up_per_client"] for _, s in members),
+            )
+        )
+    return cells
