@@ -1,0 +1,334 @@
+"""A device behind the real adb client: a phone, an Android emulator, a board, or our own emulated phone.
+
+Everything goes through the `adb` program, so whatever it can reach is a device.  What is added here: exit codes
+and losses that cannot be confused, killing on time-out, checked and atomic transfers, and patience with a link
+that comes and goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import posixpath
+import re
+import secrets
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TypeVar
+
+from android_harness.adb_description import DESCRIBE_SCRIPT, parse_description
+from android_harness.adb_server import AdbServer
+from android_harness.device import DeviceDescription, DeviceError, FailureReason, RunResult, remote_name
+
+Answer = TypeVar("Answer")
+
+# What adb clients say, over several versions, when the link is not there at the moment and may come back.
+_LINK_LOST = re.compile(
+    r"device '.*' not found|device offline|no devices|error: closed|protocol fault|connection reset|connect failed"
+    r"|cannot connect to daemon|failed to check server version|couldn't read from device|failed to read|broken pipe",
+    re.IGNORECASE,
+)
+_LINK_SECONDS = 10.0  # for a command about the link itself
+_HOUSEKEEPING_SECONDS = 60.0  # for a shell command of our own: hashes, renames, deletions
+_SLOWEST_TRANSFER = 2**20  # bytes a second below which a transfer counts as stuck
+
+
+class _LinkLost(Exception):
+    """The device could not be reached, and what was asked can be asked again."""
+
+
+@dataclass(frozen=True)
+class _ShellRun:
+    """What one `adb shell` gave back, with our own two lines on stderr taken out."""
+
+    exit_code: int
+    memory_kills: int | None  # by the kernel while the command ran; None: the device does not say
+    stdout: bytes
+    stderr: bytes
+
+
+class AdbDevice:
+    """The device `serial` of an adb server.  `folder` is ours alone and everything happens in it.
+
+    `patience` is how many seconds a lost link may take to come back.  `has_power`, where somebody knows, says
+    whether there is any point in waiting.
+    """
+
+    def __init__(
+        self,
+        serial: str,
+        server: AdbServer,
+        *,
+        name: str | None = None,
+        folder: str | None = None,
+        patience: float = 30.0,
+        has_power: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._serial = serial
+        self._server = server
+        self._name = name or f"adb:{serial}"
+        self._folder = folder or f"/data/local/tmp/fedss-{secrets.token_hex(4)}"
+        self._patience = patience
+        self._has_power = has_power
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def push(self, local: Path, remote: str) -> None:
+        if not local.exists():
+            raise FileNotFoundError(f"push: {local} does not exist")
+        target = self._path(remote)
+        scratch = f"{target}.part"
+        expected = _local_hashes(local)
+        prepare = (
+            shlex.join(["mkdir", "-p", posixpath.dirname(target)])
+            + " && "
+            + shlex.join(["rm", "-rf", scratch])
+        )
+        publish = shlex.join(["rm", "-rf", target]) + " && " + shlex.join(["mv", scratch, target])
+
+        def transfer() -> None:
+            self._housekeep(prepare)
+            self._copy(["push", str(local), scratch], _size(local))
+            self._check_arrival(f"push {local}", expected, self._remote_hashes(scratch))
+            self._housekeep(publish)
+
+        try:
+            self._patiently(transfer)
+        except DeviceError as error:
+            if error.reason in (FailureReason.DISK_FULL, FailureReason.CORRUPT):
+                self._patiently(lambda: self._housekeep(shlex.join(["rm", "-rf", scratch])))
+            raise
+
+    def run(
+        self, argv: Sequence[str], timeout: float, env: Mapping[str, str] | None = None, stdin: bytes = b""
+    ) -> RunResult:
+        settings = [f"{key}={value}" for key, value in (env or {}).items()]
+        command = shlex.join(["env", *settings, *argv] if settings else argv)
+        what = " ".join(argv)
+        in_folder = f"mkdir -p {shlex.quote(self._folder)} && cd {shlex.quote(self._folder)} && {command}"
+        started = time.monotonic()
+        shell = self._patiently(lambda: self._shell(in_folder, what, timeout, stdin))
+        # Where the kernel does not say why, a SIGKILL that nobody here sent can only be its doing.
+        if shell.exit_code == 128 + signal.SIGKILL and shell.memory_kills != 0:
+            raise DeviceError(
+                FailureReason.KILLED_FOR_MEMORY, f"{self.name}: the kernel killed {what} for memory"
+            )
+        return RunResult(
+            exit_code=shell.exit_code,
+            stdout=shell.stdout.decode(errors="replace"),
+            stderr=shell.stderr.decode(errors="replace"),
+            wall_seconds=time.monotonic() - started,
+        )
+
+    def pull(self, remote: str, local: Path) -> None:
+        source = self._path(remote)
+        local.parent.mkdir(parents=True, exist_ok=True)
+
+        def transfer() -> None:
+            expected = self._remote_hashes(source)
+            if not expected:
+                raise DeviceError(
+                    FailureReason.MISSING, f"{self.name}: pull: no file {remote!r} in {self._folder}"
+                )
+            size = int(self._housekeep(f"du -sk {shlex.quote(source)}").split()[0]) * 1024
+            with tempfile.TemporaryDirectory(dir=local.parent, prefix=".pulling-") as folder:
+                scratch = Path(folder) / "copy"
+                self._copy(["pull", source, str(scratch)], size)
+                self._check_arrival(f"pull {remote}", expected, _local_hashes(scratch))
+                if local.is_dir():
+                    shutil.rmtree(local)
+                os.replace(scratch, local)
+
+        self._patiently(transfer)
+
+    def remove(self, remote: str) -> None:
+        self._patiently(lambda: self._housekeep(shlex.join(["rm", "-rf", self._path(remote)])))
+
+    def describe(self) -> DeviceDescription:
+        return parse_description(self.name, self._patiently(lambda: self._housekeep(DESCRIBE_SCRIPT)))
+
+    def close(self) -> None:
+        """Deletes the folder if the device can be reached; one that has gone is not waited for."""
+        with contextlib.suppress(_LinkLost):
+            if self._has_power():
+                self._housekeep(shlex.join(["rm", "-rf", self._folder]))
+
+    def wait_until_reachable(self, patience: float) -> None:
+        """Returns once the device answers, making the link anew as often as it takes, with growing pauses."""
+        deadline = time.monotonic() + patience
+        pause = 0.1
+        while (state := self._state()) != "device":
+            if not self._has_power():
+                raise DeviceError(FailureReason.GONE, f"{self.name} is powered off; start it again")
+            if "unauthorized" in state:
+                raise DeviceError(
+                    FailureReason.GONE, f"{self.name} is not authorised; accept the prompt on its screen"
+                )
+            if time.monotonic() + pause > deadline:
+                raise DeviceError(
+                    FailureReason.GONE,
+                    f"{self.name} did not answer for {patience:g} s ({state}); see `adb devices`",
+                )
+            if ":" in self._serial:  # over TCP the server does not reconnect by itself in any useful time
+                self._ask_server("disconnect", self._serial)
+                self._ask_server("connect", self._serial)
+            time.sleep(pause)
+            pause = min(2 * pause, 4.0)
+
+    def _path(self, remote: str) -> str:
+        return f"{self._folder}/{remote_name(remote)}"
+
+    def _state(self) -> str:
+        return self._ask_server("-s", self._serial, "get-state")
+
+    def _ask_server(self, *arguments: str) -> str:
+        try:
+            done = self._server.run(arguments, _LINK_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "the adb server does not answer"
+        return (done.stdout + done.stderr).decode(errors="replace").strip()
+
+    def _patiently(self, action: Callable[[], Answer]) -> Answer:
+        """Does `action`, again if the link was lost, until the patience since the first loss is used up."""
+        deadline: float | None = None
+        while True:
+            try:
+                return action()
+            except _LinkLost as loss:
+                deadline = deadline or time.monotonic() + self._patience
+                if time.monotonic() > deadline:
+                    raise DeviceError(FailureReason.GONE, f"{self.name} keeps disappearing: {loss}") from loss
+            self.wait_until_reachable(deadline - time.monotonic())
+
+    def _copy(self, arguments: list[str], size: int) -> None:
+        """One `adb push` or `adb pull` of `size` bytes."""
+        timeout = _HOUSEKEEPING_SECONDS + size / _SLOWEST_TRANSFER
+        what = f"{self.name}: adb {' '.join(arguments)}"
+        try:
+            done = self._server.run(["-s", self._serial, *arguments], timeout)
+        except subprocess.TimeoutExpired:
+            raise DeviceError(FailureReason.TIMED_OUT, f"{what}: not done after {timeout:.0f} s") from None
+        if done.returncode == 0:
+            return
+        words = (done.stderr + done.stdout).decode(errors="replace").strip()
+        if "No space left on device" in words:
+            raise DeviceError(FailureReason.DISK_FULL, f"{what}: {words}")
+        if _LINK_LOST.search(words) or self._state() != "device":
+            raise _LinkLost(words)
+        raise DeviceError(FailureReason.FAILED, f"{what}: {words}")
+
+    def _check_arrival(self, what: str, expected: dict[str, str], arrived: dict[str, str]) -> None:
+        wrong = sorted(
+            name for name in expected.keys() | arrived.keys() if expected.get(name) != arrived.get(name)
+        )
+        if wrong:
+            raise DeviceError(
+                FailureReason.CORRUPT,
+                f"{self.name}: {what}: sha256 differs or file missing for {', '.join(wrong[:5])}",
+            )
+
+    def _remote_hashes(self, path: str) -> dict[str, str]:
+        """sha256 of every file below `path` by relative name; of a file itself under the name "."; empty if absent."""
+        quoted = shlex.quote(path)
+        lines = self._housekeep(
+            f"if [ -d {quoted} ]; then cd {quoted} && find . -type f -exec sha256sum {{}} +; "
+            f"elif [ -f {quoted} ]; then sha256sum < {quoted}; fi"
+        ).splitlines()
+        pairs = (line.split(maxsplit=1) for line in lines)
+        return {name.removeprefix("./") if name != "-" else ".": digest for digest, name in pairs}
+
+    def _housekeep(self, script: str) -> str:
+        """A small script of our own, safe to repeat; its output, or a `DeviceError` if it failed."""
+        shell = self._shell(script, "housekeeping", _HOUSEKEEPING_SECONDS, repeatable=True)
+        if shell.exit_code != 0:
+            words = shell.stderr.decode(errors="replace").strip()
+            full = "No space left on device" in words
+            raise DeviceError(
+                FailureReason.DISK_FULL if full else FailureReason.FAILED, f"{self.name}: {words}"
+            )
+        return shell.stdout.decode(errors="replace")
+
+    def _shell(
+        self, script: str, what: str, timeout: float, stdin: bytes = b"", repeatable: bool = False
+    ) -> _ShellRun:
+        """Runs `script` in one `adb shell`.
+
+        The script is framed by two lines on stderr with a random word in them.  The first proves that it was
+        started and has the process group to kill; the second has the exit code, so that a lost connection is never
+        taken for an exit code (old devices send none).  Both have the kernel's count of memory kills.
+        """
+        word = secrets.token_hex(8)
+        count_kills = "$(grep -s '^oom_kill ' /proc/vmstat)"
+        framed = (
+            f'echo "{word} begin $$ {count_kills}" >&2\n'
+            f"{script}\n"
+            f'code=$?\nprintf "\\n{word} end $code {count_kills}\\n" >&2\nexit $code'
+        )
+        self._server.ensure_running()
+        with tempfile.TemporaryFile() as stderr:  # a file, to be read also when the client was interrupted
+            client = subprocess.Popen(
+                self._server.command("-s", self._serial, "shell", "-T", framed),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+            )
+            try:
+                output, _ = client.communicate(stdin, timeout=timeout)
+            except (subprocess.TimeoutExpired, KeyboardInterrupt) as interruption:
+                client.kill()
+                client.communicate()
+                begun = re.search(rf"{word} begin (\d+)", _content(stderr).decode(errors="replace"))
+                if begun:  # adbd on a phone does not end a command when its client leaves
+                    self._ask_server("-s", self._serial, "shell", f"kill -9 -{begun[1]}")
+                if isinstance(interruption, KeyboardInterrupt):
+                    raise
+                raise DeviceError(
+                    FailureReason.TIMED_OUT, f"{self.name}: {what} was killed after {timeout:g} s"
+                ) from None
+            errors = _content(stderr)
+        frame = re.compile(
+            rf"(?P<before>.*?){word} begin \d+ (?:oom_kill (?P<kills_before>\d+))?\n(?P<own>.*)"
+            rf"\n{word} end (?P<code>\d+) (?:oom_kill (?P<kills_after>\d+))?\n".encode(),
+            re.DOTALL,
+        ).search(errors)
+        if frame is None:
+            words = errors.decode(errors="replace").strip()
+            started = f"{word} begin" in words
+            if started and not repeatable:
+                raise DeviceError(
+                    FailureReason.GONE, f"{self.name}: the connection was lost while {what} ran"
+                )
+            if started or _LINK_LOST.search(words) or self._state() != "device":
+                raise _LinkLost(words)
+            raise DeviceError(FailureReason.FAILED, f"{self.name}: adb shell: {words}")
+        kills = (
+            None if frame["kills_after"] is None else int(frame["kills_after"]) - int(frame["kills_before"])
+        )
+        return _ShellRun(int(frame["code"]), kills, output, frame["own"])
+
+
+def _content(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()
+
+
+def _size(local: Path) -> int:
+    return sum(path.stat().st_size for path in [local, *local.rglob("*")])
+
+
+def _local_hashes(local: Path) -> dict[str, str]:
+    """As `_remote_hashes`, of a file or folder here."""
+    if local.is_file():
+        return {".": hashlib.sha256(local.read_bytes()).hexdigest()}
+    files = [path for path in local.rglob("*") if path.is_file()]
+    return {str(path.relative_to(local)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

@@ -1,0 +1,307 @@
+"""Emulated ARM64 phones: whole machines with a fixed amount of memory, reached by the real adb client.
+
+A machine is a folder `cache_dir/emulators/NAME` (its disk, its console's log, `machine.json`) and one qemu process.
+Two kinds of life:
+
+* *standing* (`fedss emulator start`): runs until it is stopped, by whichever process; on the user's adb server.
+* *tied* (tests, one-command runs): dies with the process that started it, however that ends, with its adb server;
+  what it leaves on disk when there was no time to tidy up is swept away by the next start or status.
+
+Memory is enforced for real: a client that needs more than the machine has is killed by the guest's kernel.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from android_harness.adb import AdbDevice
+from android_harness.adb_server import AdbServer, free_port
+from android_harness.debian_packages import find_program
+from android_harness.device import DeviceError, FailureReason
+from android_harness.guest_image import guest_image, make_disk
+from android_harness.tied_process import start_tied
+
+_MIN_MEMORY_MB = 96  # below it Debian's kernel does not get as far as adbd
+_BOOT_SECONDS = 120.0  # it takes 2 to 3 on an idle host
+# What takes time or memory and serves nobody here is left out: self-tests of ciphers, security modules, IPv6, memory
+# set apart for devices, defences of the kernel against its users (they double the cost of a system call here).
+_KERNEL_ARGUMENTS = (
+    "rdinit=/init console=ttyAMA0 quiet panic=-1 "
+    "cryptomgr.notests lsm= ipv6.disable=1 cma=0 nokaslr mitigations=off"
+)
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """A process for certain: numbers are reused, a number with its start time is not."""
+
+    pid: int
+    start_ticks: int
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessIdentity | None:
+        """None if there is no such process, or only its exit status is left."""
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        state, start_ticks = fields[0], int(fields[19])
+        return None if state in "ZX" else cls(pid, start_ticks)
+
+    def is_alive(self) -> bool:
+        return ProcessIdentity.of(self.pid) == self
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What `machine.json` says about an emulated phone."""
+
+    name: str
+    memory_mb: int
+    cpu: str
+    cores: int
+    disk_mb: int
+    adb_port: int  # on 127.0.0.1; the serial number for adb is 127.0.0.1:PORT
+    process: ProcessIdentity | None = None
+    owner: ProcessIdentity | None = None  # the process it is tied to; None: standing
+
+    @property
+    def serial(self) -> str:
+        return f"127.0.0.1:{self.adb_port}"
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.is_alive()
+
+
+class Emulator:
+    """A handle on one machine: to get its device, to cut its power and give it back, to end it."""
+
+    def __init__(self, cache_dir: Path, machine: Machine, server: AdbServer) -> None:
+        self._folder = _folder_of(cache_dir, machine.name)
+        self._cache_dir = cache_dir
+        self._server = server
+        self._child: subprocess.Popen[bytes] | None = None  # when it is ours to reap
+        self.machine = machine
+
+    def device(self, folder: str | None = None, patience: float = 30.0) -> AdbDevice:
+        """The machine as a `Device`."""
+        return AdbDevice(
+            self.machine.serial,
+            self._server,
+            name=f"emulator:{self.machine.name}",
+            folder=folder,
+            patience=patience,
+            has_power=lambda: self.machine.is_running,
+        )
+
+    def power_on(self) -> None:
+        """Boots the machine from its disk as it is, and returns once adb reaches it."""
+        for attempt in range(3):  # another process may take the port between our looking and qemu's binding
+            try:
+                self._boot()
+                break
+            except _PortTaken:
+                if attempt == 2:
+                    raise
+                self.machine = replace(self.machine, adb_port=free_port())
+        try:
+            self.device().wait_until_reachable(_BOOT_SECONDS)
+        except BaseException:  # Ctrl-C included: a machine that nobody was told of must not go on running
+            self.power_off()
+            raise
+
+    def power_off(self) -> None:
+        """Pulls the plug: nothing is told to the guest.  Its disk stays."""
+        if self.machine.process is not None and self.machine.is_running:
+            with suppress(ProcessLookupError):
+                os.kill(self.machine.process.pid, signal.SIGKILL)
+            while self.machine.is_running:
+                time.sleep(0.01)
+        if self._child is not None:
+            self._child.wait()
+            self._child = None
+
+    def stop(self) -> None:
+        """Powers the machine off and deletes everything it had."""
+        self.power_off()
+        if self._server.is_running():
+            with suppress(subprocess.TimeoutExpired):
+                self._server.run(["disconnect", self.machine.serial], timeout=10.0)
+        self._server.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _boot(self) -> None:
+        image = guest_image(self._cache_dir)
+        machine = self.machine
+        console = self._folder / "console.log"
+        console.unlink(missing_ok=True)
+        # fmt: off
+        command = [
+            find_program("qemu-system-aarch64"), "-nodefaults", "-display", "none", "-no-reboot",
+            "-machine", "virt,gic-version=2", "-cpu", machine.cpu, "-smp", str(machine.cores),
+            "-m", str(machine.memory_mb),
+            "-kernel", str(image.kernel), "-initrd", str(image.initramfs), "-append", _KERNEL_ARGUMENTS,
+            "-serial", f"file:{console}",
+            # Killing qemu is the phone's power failure, not the host's: the host's page cache may be trusted.
+            "-drive", f"if=none,id=disk,file={self._folder / 'disk.img'},format=raw,cache=unsafe",
+            "-device", "virtio-blk-device,drive=disk",
+            # The guest's network is one port from here to adbd and nothing else, in either direction.
+            "-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{machine.adb_port}-10.0.2.15:5555",
+            "-device", "virtio-net-device,netdev=net",
+        ]
+        # fmt: on
+        with (self._folder / "qemu.log").open("wb") as log:
+            if machine.owner is not None:
+                self._child = start_tied(command, stdout=log, stderr=log)
+            else:
+                self._child = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )
+        try:
+            self.machine = replace(machine, process=ProcessIdentity.of(self._child.pid))
+            _write_machine(self._folder, self.machine)
+            self._wait_for_adbd(console)
+        except BaseException:  # Ctrl-C included
+            self._child.kill()
+            self._child.wait()
+            self._child = None
+            raise
+
+    def _wait_for_adbd(self, console: Path) -> None:
+        assert self._child is not None
+        deadline = time.monotonic() + _BOOT_SECONDS
+        while not (console.exists() and b"adbd: ready" in console.read_bytes()):
+            ended = self._child.poll() is not None
+            if ended or time.monotonic() > deadline:
+                said = (self._folder / "qemu.log").read_text(errors="replace").strip()
+                if "Could not set up host forwarding rule" in said:
+                    raise _PortTaken(FailureReason.FAILED, said)
+                shown = console.read_text(errors="replace")[-1500:].strip() if console.exists() else ""
+                raise DeviceError(
+                    FailureReason.FAILED,
+                    f"emulator {self.machine.name!r} ({self.machine.memory_mb} MB, {self.machine.cpu}) "
+                    f"{'ended' if ended else 'is not up'} before adbd was ready; qemu: {said or '-'}; "
+                    f"console: {shown or '-'}",
+                )
+            time.sleep(0.02)
+
+
+class _PortTaken(DeviceError):
+    """The port chosen for adb is in use; another will do."""
+
+
+def start_emulator(
+    cache_dir: Path,
+    name: str,
+    *,
+    memory_mb: int = 512,
+    cpu: str = "cortex-a76",
+    cores: int = 1,
+    disk_mb: int = 2048,
+    tied: bool = False,
+) -> Emulator:
+    """Boots a new machine with an empty disk.  `cpu` is a name that `qemu-system-aarch64 -cpu help` lists."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+        raise ValueError(f"emulator name {name!r}: expected letters, digits, '.', '_' and '-', at most 64")
+    if memory_mb < _MIN_MEMORY_MB:
+        raise ValueError(
+            f"emulator memory {memory_mb} MB: the guest's kernel needs at least {_MIN_MEMORY_MB} MB"
+        )
+    if cores < 1 or cores > 8:
+        raise ValueError(f"emulator cores {cores}: expected 1 to 8")
+    cache_dir = cache_dir.resolve()
+    if any(machine.name == name and machine.is_running for machine in emulator_status(cache_dir)):
+        raise ValueError(f"emulator {name!r} is running already; stop it first, or choose another name")
+    image = guest_image(cache_dir)
+    folder = _folder_of(cache_dir, name)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    owner = ProcessIdentity.of(os.getpid()) if tied else None
+    machine = Machine(name, memory_mb, cpu, cores, disk_mb, adb_port=free_port(), owner=owner)
+    emulator = Emulator(cache_dir, machine, AdbServer(home=folder if tied else None))
+    try:
+        _write_machine(folder, machine)
+        make_disk(image, folder / "disk.img", disk_mb)
+        emulator.power_on()
+    except BaseException:  # Ctrl-C included: a start that did not succeed leaves nothing
+        emulator.stop()
+        raise
+    return emulator
+
+
+@contextmanager
+def tied_emulator(
+    cache_dir: Path,
+    name: str,
+    *,
+    memory_mb: int = 512,
+    cpu: str = "cortex-a76",
+    cores: int = 1,
+    disk_mb: int = 2048,
+) -> Iterator[Emulator]:
+    """A machine for the length of a `with`, or of this process, whichever ends first."""
+    emulator = start_emulator(
+        cache_dir, name, memory_mb=memory_mb, cpu=cpu, cores=cores, disk_mb=disk_mb, tied=True
+    )
+    try:
+        yield emulator
+    finally:
+        emulator.stop()
+
+
+def attach_emulator(cache_dir: Path, name: str) -> Emulator:
+    """A handle on a standing machine that somebody started."""
+    cache_dir = cache_dir.resolve()
+    for machine in emulator_status(cache_dir):
+        if machine.name == name and machine.owner is None:
+            return Emulator(cache_dir, machine, AdbServer())
+    standing = [machine.name for machine in emulator_status(cache_dir) if machine.owner is None]
+    raise DeviceError(
+        FailureReason.GONE,
+        f"no emulator {name!r}; there are {standing}; run: fedss emulator start --name {name}",
+    )
+
+
+def stop_emulator(cache_dir: Path, name: str) -> None:
+    """Powers a standing machine off and deletes it; it may have died already."""
+    attach_emulator(cache_dir, name).stop()
+
+
+def emulator_status(cache_dir: Path) -> list[Machine]:
+    """Every machine there is, running or not; what dead owners have left is swept away first."""
+    machines = []
+    for file in sorted((cache_dir / "emulators").glob("*/machine.json")):
+        machine = _read_machine(file)
+        if machine.owner is not None and not machine.owner.is_alive() and not machine.is_running:
+            shutil.rmtree(file.parent, ignore_errors=True)
+        else:
+            machines.append(machine)
+    return machines
+
+
+def _folder_of(cache_dir: Path, name: str) -> Path:
+    return cache_dir.resolve() / "emulators" / name
+
+
+def _write_machine(folder: Path, machine: Machine) -> None:
+    scratch = folder / f"machine.json.{os.getpid()}.part"
+    scratch.write_text(json.dumps(asdict(machine), indent=1))
+    os.replace(scratch, folder / "machine.json")
+
+
+def _read_machine(file: Path) -> Machine:
+    fields = json.loads(file.read_text())
+    for role in ("process", "owner"):
+        fields[role] = ProcessIdentity(**fields[role]) if fields[role] else None
+    return Machine(**fields)

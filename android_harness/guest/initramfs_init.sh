@@ -1,0 +1,12 @@
+#!/bin/busybox sh
+# First program of the emulated phone, in the initial RAM disk: load the drivers of the virtual disk and network,
+# which Debian's kernel has as modules, and go on from the disk.  The RAM disk is freed by switch_root, so that
+# what the phone was given as memory is there for the client.
+export PATH=/bin
+for driver in virtio virtio_ring virtio_mmio virtio_blk failover net_failover virtio_net; do
+  busybox insmod /drivers/$driver.ko
+done
+busybox mount -t devtmpfs dev /dev
+busybox mount -t ext4 -o noatime /dev/vda /disk
+busybox mount -o move /dev /disk/dev
+exec busybox switch_root /disk /init
