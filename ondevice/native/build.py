@@ -1,0 +1,166 @@
+"""Compiles the kernel library with plain g++, once for each state of the sources, and loads it into ExecuTorch.
+
+The library is kept in the user's cache folder under a name that is a hash of sources, flags and the ExecuTorch version: a
+changed kernel is a new file, and two processes that build at the same time write the same bytes and rename them into
+place.  The flags live here alone; whoever links the kernels into a program of their own (the native client) uses
+`compile_objects` with the same `Target`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE_FOLDER = Path(__file__).parent
+KERNEL_SOURCES = (
+    "product.cpp",
+    "depthwise.cpp",
+    "group_norm.cpp",
+    "convolution.cpp",
+    "max_pool.cpp",
+    "kernel_table.cpp",
+)
+"""Compiled once per instruction set."""
+COMMON_SOURCES = ("dispatch.cpp", "operators.cpp")
+
+FLAGS = (
+    "-std=c++20",
+    "-O3",
+    "-fPIC",
+    "-Wall",
+    "-Wextra",
+    "-DNDEBUG",
+    "-DC10_USING_CUSTOM_GENERATED_MACROS",  # the wheel's headers lack the generated ones
+    "-DET_USE_THREADPOOL",
+)
+KERNEL_FLAGS = (
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",  # lets comparisons become masks
+    "-Wno-psabi",  # registers are passed between our own inlined functions only
+)
+
+
+class KernelBuildError(RuntimeError):
+    """The kernels could not be compiled: no compiler, or it refused."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a library is compiled for."""
+
+    compiler: str
+    debian_package: str
+    instruction_sets: tuple[tuple[str, tuple[str, ...]], ...]
+    """Namespace and flags of each build of the kernels; `dispatch.cpp` knows the names."""
+
+
+TARGETS = {
+    "x86_64": Target("g++", "g++", (("baseline", ()), ("avx2", ("-mavx2", "-mfma")))),
+    # On ARM64 the baseline has NEON, and tuning for one core was no faster.
+    "aarch64": Target("aarch64-linux-gnu-g++", "g++-aarch64-linux-gnu", (("baseline", ("-march=armv8-a",)),)),
+}
+
+
+def load_kernels() -> Path:
+    """Build the library for this machine if need be, and register its operators with ExecuTorch's Python runtime."""
+    library = build_library()
+    # The runtime must be there first, and visible, so that the operators land in its registry and not in a second one.
+    runtime_folder = executorch_folder() / "lib"
+    for name in ("libexecutorch.so", "libexecutorch_threadpool.so"):
+        ctypes.CDLL(str(runtime_folder / name), mode=ctypes.RTLD_GLOBAL)
+    ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)  # loading the same file again registers nothing
+    return library
+
+
+def build_library(cache_folder: Path | None = None) -> Path:
+    """The shared library for this machine, compiled now unless the cache has it."""
+    target = host_target()
+    folder = cache_folder or default_cache_folder()
+    library = folder / f"libfedss_kernels-{_fingerprint(target)}.so"
+    if library.exists():
+        return library
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        objects = compile_objects(target, executorch_folder(), Path(scratch))
+        unfinished = Path(scratch) / library.name
+        runtime_folder = executorch_folder() / "lib"
+        _run(
+            target,
+            ["-shared", *map(str, objects), "-o", str(unfinished)]
+            + [f"-L{runtime_folder}", "-lexecutorch", "-lexecutorch_threadpool", f"-Wl,-rpath,{runtime_folder}"],
+        )
+        os.replace(unfinished, library)
+    return library
+
+
+def compile_objects(target: Target, executorch: Path, folder: Path) -> list[Path]:
+    """Object files of the kernels and of their operators, compiled against the wheel unpacked at `executorch`."""
+    include = executorch / "include"
+    headers = [f"-I{include}", f"-I{include / 'executorch/runtime/core/portable_type/c10'}"]
+    objects = []
+    for name in COMMON_SOURCES:
+        objects.append(folder / f"{name}.o")
+        _run(target, [*FLAGS, *headers, "-c", str(SOURCE_FOLDER / name), "-o", str(objects[-1])])
+    for instruction_set, flags in target.instruction_sets:
+        for name in KERNEL_SOURCES:
+            objects.append(folder / f"{name}.{instruction_set}.o")
+            _run(
+                target,
+                [*FLAGS, *KERNEL_FLAGS, *flags, f"-DFEDSS_ISA={instruction_set}"]
+                + ["-c", str(SOURCE_FOLDER / name), "-o", str(objects[-1])],
+            )
+    return objects
+
+
+def host_target() -> Target:
+    """The target of the machine that we run on, with its native compiler."""
+    machine = platform.machine()
+    if machine not in TARGETS:
+        raise KernelBuildError(f"this machine is {machine}; the kernels are written for {', '.join(TARGETS)}")
+    return Target("g++", "g++", TARGETS[machine].instruction_sets)
+
+
+def executorch_folder() -> Path:
+    """Where the installed ExecuTorch wheel keeps its headers and libraries."""
+    spec = importlib.util.find_spec("executorch")
+    if spec is None or not spec.submodule_search_locations:
+        raise KernelBuildError(
+            "executorch is not installed; the kernels are compiled against it: pip install executorch==1.5.1"
+        )
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def default_cache_folder() -> Path:
+    """`~/.cache/fedss`, or where XDG_CACHE_HOME says."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedss"
+
+
+def _fingerprint(target: Target) -> str:
+    digest = hashlib.sha256()
+    digest.update(repr((target, FLAGS, KERNEL_FLAGS, importlib.metadata.version("executorch"))).encode())
+    digest.update(str(executorch_folder()).encode())  # the library finds the runtime there
+    for source in sorted([*SOURCE_FOLDER.glob("*.h"), *SOURCE_FOLDER.glob("*.cpp")]):
+        digest.update(source.name.encode())
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _run(target: Target, arguments: list[str]) -> None:
+    compiler = shutil.which(target.compiler)
+    if compiler is None:
+        raise KernelBuildError(
+            f"{target.compiler} is not installed, and the kernels have to be compiled; apt-get install {target.debian_package}"
+        )
+    done = subprocess.run([compiler, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise KernelBuildError(f"{target.compiler} failed on {arguments[-3:]}:\n{done.stderr[-4000:]}")

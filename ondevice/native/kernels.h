@@ -1,0 +1,104 @@
+// The kernel library's interface: plain pointers and sizes, no runtime.  `operators.cpp` registers it with ExecuTorch.
+//
+// Activations and their gradients lie as [channels, batch, height, width], so that a 1x1 convolution and both of its
+// gradients are single matrix products of [channels, batch * height * width] matrices without any copy.  Per-example
+// vectors (pooled features, gates, embeddings) lie as [batch, channels].
+//
+// The output of GroupNorm and of the activation after it is never stored.  It is a function of the convolution's output
+// and of four numbers a channel and image, so whoever reads it recomputes it while reading: see `Normalised`.
+//
+// Every kernel works on a range of independent items [begin, end), so that the caller may give ranges to threads.
+#pragma once
+
+#include <cstdint>
+
+namespace fedss {
+
+enum class Activation : int64_t { none = 0, relu = 1, hardswish = 2, hardsigmoid = 3 };
+
+struct Shape {
+  int64_t channels, batch, height, width;
+  int64_t plane() const { return height * width; }
+  int64_t row() const { return batch * plane(); }  // everything of one channel
+};
+
+// A matrix seen through strides: transposing is swapping them.  One of the two is 1 (or 0, to repeat a vector).
+struct Matrix {
+  const float* data;
+  int64_t row_stride, column_stride;
+  Matrix transposed() const { return {data, column_stride, row_stride}; }
+};
+
+// out [rows, columns] = start + a [rows, depth] * b [depth, columns]; start may be null, meaning 0.
+struct Product {
+  int64_t rows, columns, depth;
+  Matrix a, b, start;
+  float* out;
+  int64_t out_row_stride, out_column_stride;
+};
+
+// activation(GroupNorm(x)): x as it lies in memory, and what turns it into the value.  Without gamma it is x itself.
+struct Normalised {
+  const float* x;
+  Shape shape;
+  const float* moments;  // [2, groups, batch]: mean, then 1 / standard deviation
+  const float* gamma;    // [channels], or null
+  const float* beta;     // [channels]
+  int64_t groups;
+  Activation activation;
+};
+
+// A gradient with respect to the value of a `Normalised`: planes * scale + shift; each part may be null (planes and
+// shift then count as 0, scale as 1).  Squeeze-and-excite and average pooling have gradients of this form.
+struct Gradient {
+  const float* planes;  // [channels, batch, height, width]
+  const float* scale;   // [batch, channels]
+  const float* shift;   // [batch, channels]
+};
+
+struct Window {
+  int64_t kernel, stride, padding;
+};
+
+struct Kernels {
+  const char* instruction_set;
+
+  // Items: panels of columns, `product_panels` of them.
+  int64_t (*product_panels)(const Product&);
+  void (*product)(const Product&, int64_t begin, int64_t end);
+
+  // Items: groups.
+  void (*group_moments)(const float* x, Shape, int64_t groups, float epsilon, float* moments, int64_t begin, int64_t end);
+  void (*group_norm_gradient)(
+      const Gradient&, const Normalised&, float* x_gradient, float* gamma_gradient, float* beta_gradient, int64_t begin, int64_t end);
+
+  // Items: channels.
+  void (*materialise)(const Normalised&, const float* gate, const float* residual, float* out, int64_t begin, int64_t end);
+  void (*pooled_mean)(const Normalised&, float* out, int64_t begin, int64_t end);
+  void (*pooled_product)(const float* gradient, const Normalised&, float* out, int64_t begin, int64_t end);
+  void (*depthwise)(const Normalised&, const float* weight, Window, float* out, int64_t begin, int64_t end);
+  void (*depthwise_input_gradient)(
+      const float* gradient, Shape out_shape, const float* weight, Window, float* x_gradient, Shape x_shape, int64_t begin, int64_t end);
+  void (*depthwise_weight_gradient)(
+      const float* gradient, const Normalised&, Window, float* weight_gradient, int64_t begin, int64_t end);
+  void (*max_pool)(const float* x, Shape, Window, float* out, Shape out_shape, int64_t begin, int64_t end);
+  void (*max_pool_gradient)(
+      const float* gradient, Shape out_shape, const float* x, Shape, Window, float* x_gradient, int64_t begin, int64_t end);
+  void (*channel_sums)(const float* x, Shape, float* out, int64_t begin, int64_t end);
+
+  // Items: elements.
+  void (*activate)(const float* x, Activation, float* out, int64_t begin, int64_t end);
+  void (*activation_gradient)(
+      const float* gradient, const float* x, Activation, float* out, int64_t begin, int64_t end);
+
+  // Items: rows of the patch matrix [channels * kernel * kernel, height * width of the output], of one image.
+  void (*gather_patches)(
+      const float* image, int64_t channel_stride, Shape x_shape, Shape out_shape, Window, float* patches, int64_t begin, int64_t end);
+  // Items: channels of one image; adds every patch to where it came from.
+  void (*scatter_patches)(
+      const float* patches, Shape out_shape, Window, float* image, int64_t channel_stride, Shape x_shape, int64_t begin, int64_t end);
+};
+
+const Kernels& kernels();  // for this processor
+
+}  // namespace fedss
