@@ -1,0 +1,470 @@
+"""ATen operators in ONNX operators: the table, and the short formulations.
+
+A formulation takes the translation, the traced node and the node's arguments.  Those that decide the speed have
+files of their own (`onnx_convolution`, `onnx_group_norm`).  A new architecture needs, at the most, an entry here for
+an operator that the others did not have.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from onnx import TensorProto
+from torch import fx
+
+from export import onnx_convolution, onnx_group_norm
+from export.onnx_graph import GraphBuilder
+
+aten = torch.ops.aten
+
+
+class UnsupportedOperator(ValueError):
+    """The model uses an operator, or a form of one, that has no ONNX formulation yet."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of the ONNX graph and its shape, -1 where symbolic (only the width is).
+
+    The shape may be one that merely *broadcasts* to that of the traced value: an `expand` costs a pass over memory,
+    and most of its readers (Mul, Add) would do it for free.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+
+
+Emitted = Value | tuple[Value | None, ...]
+Formulation = Callable[..., Emitted]
+
+
+class Translation:
+    """The ONNX graph under construction and what every traced node became in it."""
+
+    def __init__(self) -> None:
+        self.graph = GraphBuilder()
+        self.emitted: dict[fx.Node, Emitted] = {}
+
+    def full(self, node: fx.Node) -> str:
+        """The value in the shape that the trace says."""
+        value = self.compact(node)
+        if value.shape == shape_of(node):
+            return value.name
+        return self.graph.call("Expand", value.name, self._size_vector(shape_of(node)))
+
+    def compact(self, node: fx.Node | float) -> Value:
+        """The value in a shape that may still have to be broadcast; a number becomes a constant."""
+        if isinstance(node, int | float):
+            return Value(self.graph.number(node), ())
+        value = self.emitted[node]
+        assert isinstance(value, Value), f"{node} has several outputs"
+        return value
+
+    def elementwise(self, operator_name: str, *operands: fx.Node | float) -> Value:
+        values = [self.compact(operand) for operand in operands]
+        shape = _broadcast(*(value.shape for value in values))
+        return Value(self.graph.call(operator_name, *(value.name for value in values)), shape)
+
+    def _size_vector(self, shape: tuple[int, ...]) -> str:
+        """A shape as a value; the width is read off `columns`."""
+        if -1 not in shape:
+            return self.graph.integers(*shape)
+        width = self.graph.call("Shape", "columns", start=0, end=1)
+        return self.graph.call(
+            "Concat", *(width if size == -1 else self.graph.integers(size) for size in shape), axis=0
+        )
+
+
+def shape_of(node: fx.Node) -> tuple[int, ...]:
+    """The traced shape, -1 where symbolic."""
+    return tuple(-1 if isinstance(size, torch.SymInt) else int(size) for size in node.meta["val"].shape)
+
+
+def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    rank = max(len(shape) for shape in shapes)
+    aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*aligned, strict=True))
+
+
+def _elementwise(operator_name: str) -> Formulation:
+    def formulation(t: Translation, node: fx.Node, *operands: fx.Node | float) -> Value:
+        if node.kwargs:
+            raise UnsupportedOperator(
+                f"{node.target} (at {node.name}) with {dict(node.kwargs)}: write it without"
+            )
+        return t.elementwise(operator_name, *operands)
+
+    return formulation
+
+
+def _add(t: Translation, _: fx.Node, left: fx.Node, right: fx.Node | float) -> Value:
+    if isinstance(right, fx.Node):
+        planes = _scaled_planes(t, left, right) or _scaled_planes(t, right, left)
+        if planes:
+            return planes
+    return t.elementwise("Add", left, right)
+
+
+def _scaled_planes(t: Translation, scaled: fx.Node, shift: fx.Node) -> Value | None:
+    """x·gate + v with gate and v one number a plane, as in the gradient of squeeze-and-excite: one pass, not two."""
+    shape = shape_of(scaled)
+    if scaled.target is not aten.mul.Tensor or len(shape) != 4:
+        return None
+    x, gate = scaled.args
+    assert isinstance(x, fx.Node)
+    assert isinstance(gate, fx.Node)
+    planes = (*shape[:2], 1, 1)
+    if t.compact(gate).shape != planes or t.compact(shift).shape != planes or t.compact(x).shape != shape:
+        return None
+    scale, offset = t.compact(gate).name, t.compact(shift).name
+    return Value(onnx_group_norm.scale_planes(t.graph, t.full(x), scale, offset, shape), shape)
+
+
+def _reversed_subtract(t: Translation, _: fx.Node, subtrahend: fx.Node, minuend: float) -> Value:
+    return t.elementwise("Sub", minuend, subtrahend)
+
+
+def _divide_by_number(t: Translation, _: fx.Node, dividend: fx.Node, divisor: float) -> Value:
+    return t.elementwise("Mul", dividend, 1 / divisor)
+
+
+def _expand(t: Translation, _: fx.Node, x: fx.Node, __: Sequence[int]) -> Value:
+    return t.compact(x)
+
+
+def _reshape(t: Translation, node: fx.Node, x: fx.Node, *_: object) -> Value:
+    """view, unsqueeze, squeeze: at most one size is symbolic, so -1 can stand for it."""
+    return Value(t.graph.reshape(t.full(x), *shape_of(node)), shape_of(node))
+
+
+def _transpose(t: Translation, node: fx.Node, x: fx.Node) -> Value:
+    return Value(t.graph.transpose(t.full(x), 1, 0), shape_of(node))
+
+
+def _product(t: Translation, node: fx.Node, left: fx.Node, right: fx.Node) -> Value:
+    return Value(_gemm(t, left, right), shape_of(node))
+
+
+def _product_plus_bias(t: Translation, node: fx.Node, bias: fx.Node, left: fx.Node, right: fx.Node) -> Value:
+    return Value(_gemm(t, left, right, t.full(bias)), shape_of(node))
+
+
+def _gemm(t: Translation, left: fx.Node, right: fx.Node, *bias: str) -> str:
+    """Gemm reads transposed operands as they lie, so that no transpose is computed."""
+    (left, transpose_left), (right, transpose_right) = _untransposed(left), _untransposed(right)
+    operands = (t.full(left), t.full(right), *bias)
+    return t.graph.call("Gemm", *operands, transA=transpose_left, transB=transpose_right)
+
+
+def _untransposed(node: fx.Node) -> tuple[fx.Node, int]:
+    if node.target is not aten.t.default:
+        return node, 0
+    assert isinstance(node.args[0], fx.Node)
+    return node.args[0], 1
+
+
+def _reduce(operator_name: str) -> Formulation:
+    def formulation(
+        t: Translation, node: fx.Node, x: fx.Node, axes: Sequence[int] | None = None, keep: bool = False
+    ) -> Value:
+        over = range(len(shape_of(x))) if axes is None else axes
+        name = t.graph.call(operator_name, t.full(x), t.graph.integers(*over), keepdims=int(keep))
+        return Value(name, shape_of(node))
+
+    return formulation
+
+
+def _positions(t: Translation, node: fx.Node, _: fx.Node) -> Value:
+    """arange(m): the positions of the slice's classes."""
+    width = t.graph.call("Squeeze", t.graph.call("Shape", "columns", start=0, end=1))
+    return Value(t.graph.call("Range", t.graph.integer(0), width, t.graph.integer(1)), shape_of(node))
+
+
+def _width(_: Translation, __: fx.Node, ___: fx.Node, ____: int) -> Value:
+    """A symbolic size as a number: only shapes use it, and they read the width off `columns`."""
+    return Value("", ())
+
+
+def _to_float(t: Translation, node: fx.Node, x: fx.Node) -> Value:
+    return Value(t.graph.call("Cast", t.full(x), to=TensorProto.FLOAT), shape_of(node))
+
+
+def _ones(t: Translation, _: fx.Node, __: fx.Node) -> Value:
+    return t.compact(1.0)
+
+
+def _reciprocal_root(t: Translation, node: fx.Node, x: fx.Node) -> Value:
+    return Value(t.graph.call("Reciprocal", t.graph.call("Sqrt", t.full(x))), shape_of(node))
+
+
+def _select(t: Translation, node: fx.Node, x: fx.Node, axis: int, index: int) -> Value:
+    return Value(t.graph.call("Gather", t.full(x), t.graph.integer(index), axis=axis), shape_of(node))
+
+
+def _select_backward(
+    t: Translation, node: fx.Node, dy: fx.Node, _: Sequence[int], axis: int, index: int
+) -> Value:
+    size = shape_of(node)[axis]
+    before = index % size
+    spread = t.graph.call("Unsqueeze", t.full(dy), t.graph.integers(axis))
+    return Value(
+        _zero_padded(t.graph, spread, shape_of(node), axis, before, size - 1 - before), shape_of(node)
+    )
+
+
+def _slice(t: Translation, node: fx.Node, x: fx.Node, axis: int, start: int, end: int) -> Value:
+    if shape_of(node) == shape_of(x):
+        return t.compact(x)
+    return Value(t.graph.slice(t.full(x), axis, start, end), shape_of(node))
+
+
+def _slice_backward(
+    t: Translation, node: fx.Node, dy: fx.Node, _: Sequence[int], axis: int, start: int, __: int, step: int
+) -> Value:
+    if shape_of(node) == shape_of(dy):
+        return t.compact(dy)
+    assert step == 1
+    after = shape_of(node)[axis] - start - shape_of(dy)[axis]
+    return Value(_zero_padded(t.graph, t.full(dy), shape_of(node), axis, start, after), shape_of(node))
+
+
+def _zero_padded(
+    graph: GraphBuilder, x: str, shape: tuple[int, ...], axis: int, before: int, after: int
+) -> str:
+    pads = np.zeros((2, len(shape)), np.int64)
+    pads[:, axis] = before, after
+    return graph.call("Pad", x, graph.constant(pads.reshape(-1)))
+
+
+def _hardsigmoid(t: Translation, node: fx.Node, x: fx.Node) -> Value:
+    return Value(t.graph.call("HardSigmoid", t.full(x), alpha=1 / 6, beta=0.5), shape_of(node))
+
+
+def _hardswish(t: Translation, node: fx.Node, x: fx.Node) -> Value:
+    return Value(t.graph.multiply(t.full(x), _hardsigmoid(t, node, x).name), shape_of(node))
+
+
+def _hardswish_backward(t: Translation, node: fx.Node, dy: fx.Node, x: fx.Node) -> Value:
+    """The slope is x/3 + 1/2 within ±3, and 0 or 1 outside.  x − shrink(x) is x within and ±3/2 outside, where the
+    same line gives 0 and 1: no comparison, no selection."""
+    g, name = t.graph, t.full(x)
+    folded = g.subtract(name, g.call("Shrink", name, lambd=3.0, bias=1.5))
+    slope = g.add(g.multiply(folded, g.number(1 / 3)), g.number(0.5))
+    return Value(g.multiply(t.compact(dy).name, slope), shape_of(node))
+
+
+def _hardsigmoid_backward(t: Translation, node: fx.Node, dy: fx.Node, x: fx.Node) -> Value:
+    g = t.graph
+    inside = g.call("Cast", g.call("Less", g.call("Abs", t.full(x)), g.number(3)), to=TensorProto.FLOAT)
+    return Value(g.multiply(t.full(dy), g.multiply(inside, g.number(1 / 6))), shape_of(node))
+
+
+def _relu_backward(t: Translation, node: fx.Node, dy: fx.Node, y: fx.Node, threshold: float) -> Value:
+    """HardSigmoid with a huge slope is 0 up to 0 and 1 above it, and is vectorised, as comparisons are not."""
+    assert threshold == 0
+    step = t.graph.call("HardSigmoid", t.full(y), alpha=1e30, beta=0.0)
+    return Value(t.graph.multiply(t.compact(dy).name, step), shape_of(node))
+
+
+def _convolution(
+    t: Translation,
+    node: fx.Node,
+    x: fx.Node,
+    w: fx.Node,
+    bias: fx.Node | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    _: Sequence[int],
+    groups: int,
+) -> Value:
+    geometry = _geometry(x, w, node, stride, padding, dilation, transposed, groups)
+    bias_name = None if bias is None else t.full(bias)
+    name = onnx_convolution.forward(t.graph, geometry, t.full(x), t.full(w), bias_name)
+    return Value(name, shape_of(node))
+
+
+def _convolution_backward(
+    t: Translation,
+    _: fx.Node,
+    dy: fx.Node,
+    x: fx.Node,
+    w: fx.Node,
+    __: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    ___: Sequence[int],
+    groups: int,
+    wanted: Sequence[bool],
+) -> tuple[Value | None, ...]:
+    geometry = _geometry(x, w, dy, stride, padding, dilation, transposed, groups)
+    output = t.full(dy)
+    dx = dw = d_bias = None
+    if wanted[0]:
+        dx = Value(onnx_convolution.input_gradient(t.graph, geometry, output, t.full(w)), shape_of(x))
+    if wanted[1]:
+        dw = Value(onnx_convolution.weight_gradient(t.graph, geometry, output, t.full(x)), shape_of(w))
+    if wanted[2]:
+        d_bias = Value(t.graph.sum(output, 0, 2, 3), (geometry.out_channels,))
+    return dx, dw, d_bias
+
+
+def _geometry(
+    x: fx.Node,
+    w: fx.Node,
+    y: fx.Node,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    groups: int,
+) -> onnx_convolution.Geometry:
+    batch, in_channels, *image = shape_of(x)
+    out_channels, _, *kernel = shape_of(w)
+    depthwise = groups == in_channels == out_channels
+    if transposed or set(dilation) != {1} or len(image) != 2 or not (groups == 1 or depthwise):
+        raise UnsupportedOperator(
+            f"a convolution of {in_channels} to {out_channels} channels over {len(image)} axes with {groups=}, "
+            f"{dilation=}, {transposed=}; there are ONNX formulations of dense and of depthwise convolutions over "
+            "images, without dilation: add one to export/onnx_convolution.py"
+        )
+    return onnx_convolution.Geometry(
+        batch=batch,
+        in_channels=in_channels,
+        out_channels=out_channels,
+        groups=groups,
+        image=(image[0], image[1]),
+        output=(shape_of(y)[2], shape_of(y)[3]),
+        kernel=(kernel[0], kernel[1]),
+        stride=(stride[0], stride[1]),
+        padding=(padding[0], padding[1]),
+    )
+
+
+def _group_norm(
+    t: Translation,
+    _: fx.Node,
+    x: fx.Node,
+    scale: fx.Node,
+    shift: fx.Node,
+    __: int,
+    ___: int,
+    ____: int,
+    groups: int,
+    epsilon: float,
+) -> tuple[Value, ...]:
+    shape = shape_of(x)
+    y, mean, inverse = onnx_group_norm.forward(
+        t.graph, shape, groups, t.full(x), t.full(scale), t.full(shift), epsilon
+    )
+    statistics = (shape[0], groups)
+    return Value(y, shape), Value(mean, statistics), Value(inverse, statistics)
+
+
+def _group_norm_backward(
+    t: Translation,
+    _: fx.Node,
+    dy: fx.Node,
+    x: fx.Node,
+    mean: fx.Node,
+    inverse: fx.Node,
+    scale: fx.Node,
+    __: int,
+    ___: int,
+    ____: int,
+    groups: int,
+    _____: Sequence[bool],
+) -> tuple[Value, ...]:
+    shape, channels = shape_of(x), shape_of(scale)
+    dx, d_scale, d_shift = onnx_group_norm.backward(
+        t.graph, shape, groups, t.full(dy), t.full(x), t.full(mean), t.full(inverse), t.full(scale)
+    )
+    return Value(dx, shape), Value(d_scale, channels), Value(d_shift, channels)
+
+
+def _max_pool(
+    t: Translation,
+    node: fx.Node,
+    x: fx.Node,
+    kernel: Sequence[int],
+    stride: Sequence[int] | None = None,
+    padding: Sequence[int] = (0, 0),
+) -> tuple[Value, ...]:
+    shape = tuple(node.meta["val"][0].shape)
+    names = t.graph.call_many(
+        "MaxPool", 2, t.full(x), kernel_shape=kernel, strides=stride or kernel, pads=(*padding, *padding)
+    )
+    return tuple(Value(name, shape) for name in names)
+
+
+def _max_pool_backward(t: Translation, node: fx.Node, dy: fx.Node, x: fx.Node, *rest: object) -> Value:
+    """Every ∂y goes to the place its maximum came from.  ONNX counts those places through the whole tensor."""
+    places = rest[-1]
+    assert isinstance(places, fx.Node)
+    shape = shape_of(node)
+    zeros = t.graph.call("ConstantOfShape", t.graph.integers(int(np.prod(shape))))
+    flat = (t.graph.reshape(t.full(places), -1), t.graph.reshape(t.full(dy), -1))
+    scattered = t.graph.call("ScatterElements", zeros, *flat, reduction="add")
+    return Value(t.graph.reshape(scattered, *shape), shape_of(x))
+
+
+def _item(t: Translation, _: fx.Node, several: fx.Node, position: int) -> Value:
+    values = t.emitted[several]
+    assert isinstance(values, tuple)
+    value = values[position]
+    assert value is not None, f"{several} was asked for no output {position}"
+    return value
+
+
+FORMULATIONS: dict[object, Formulation] = {
+    operator.getitem: _item,
+    aten.add.Tensor: _add,
+    aten.sub.Tensor: _elementwise("Sub"),
+    aten.mul.Tensor: _elementwise("Mul"),
+    aten.mul.Scalar: _elementwise("Mul"),
+    aten.div.Scalar: _divide_by_number,
+    aten.rsub.Scalar: _reversed_subtract,
+    aten.neg.default: _elementwise("Neg"),
+    aten.exp.default: _elementwise("Exp"),
+    aten.pow.Tensor_Scalar: _elementwise("Pow"),
+    aten.rsqrt.default: _reciprocal_root,
+    aten.eq.Tensor: _elementwise("Equal"),
+    aten.relu.default: _elementwise("Relu"),
+    aten.hardswish.default: _hardswish,
+    aten.hardsigmoid.default: _hardsigmoid,
+    aten.threshold_backward.default: _relu_backward,
+    aten.hardswish_backward.default: _hardswish_backward,
+    aten.hardsigmoid_backward.default: _hardsigmoid_backward,
+    aten.mm.default: _product,
+    aten.addmm.default: _product_plus_bias,
+    aten.sum.default: _reduce("ReduceSum"),
+    aten.sum.dim_IntList: _reduce("ReduceSum"),
+    aten.mean.dim: _reduce("ReduceMean"),
+    aten.logsumexp.default: _reduce("ReduceLogSumExp"),
+    aten.t.default: _transpose,
+    aten.view.default: _reshape,
+    aten.unsqueeze.default: _reshape,
+    aten.squeeze.dim: _reshape,
+    aten.expand.default: _expand,
+    aten.select.int: _select,
+    aten.select_backward.default: _select_backward,
+    aten.slice.Tensor: _slice,
+    aten.slice_backward.default: _slice_backward,
+    aten.sym_size.int: _width,
+    aten.arange.default: _positions,
+    aten.ones_like.default: _ones,
+    aten._to_copy.default: _to_float,
+    aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
+    aten.native_group_norm.default: _group_norm,
+    aten.native_group_norm_backward.default: _group_norm_backward,
+    aten.max_pool2d_with_indices.default: _max_pool,
+    aten.max_pool2d_with_indices_backward.default: _max_pool_backward,
+}
