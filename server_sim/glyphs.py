@@ -20,7 +20,15 @@ from numpy.typing import NDArray
 from PIL import features
 
 from server_sim import glyph_rendering
-from server_sim.glyph_alphabet import FACES, LOOK_ALIKE, Alphabet, distinct_characters, face_hashes
+from server_sim.glyph_alphabet import (
+    FACES,
+    LOOK_ALIKE,
+    SHAPE_BOX,
+    SHAPE_SIZE,
+    Alphabet,
+    distinct_characters,
+    face_hashes,
+)
 from server_sim.population import Population, Progress, Records, open_population, write_population
 
 RENDERING_VERSION = 1  # raise it when a change of the code changes the pixels or the deal
@@ -67,8 +75,8 @@ PRESETS = {
         Preset(
             "glyphs-retrieval",
             ByClient(596, 100, 20),
-            num_classes=1100,
-            num_test_classes=1100,
+            num_classes=1000,
+            num_test_classes=1000,
             test_images_per_class=5,
         ),
         # What ImageNet is to the paper: rarer characters, none of which is, or looks like, a class of the two above.
@@ -127,7 +135,7 @@ def _recipe(preset: Preset) -> dict[str, Any]:
     return {
         "rendering_version": RENDERING_VERSION,
         "preset": dataclasses.asdict(preset),
-        "look_alike": LOOK_ALIKE,
+        "shapes": {"size": SHAPE_SIZE, "box": SHAPE_BOX, "look_alike": LOOK_ALIKE},
         "distortions": glyph_rendering.RANGES,
         "faces": face_hashes(),
     }
