@@ -19,10 +19,10 @@ def operators(files: Mapping[str, bytes]) -> dict[str, dict[str, int]]:
 
 def planned_bytes(files: Mapping[str, bytes]) -> int | None:
     """The arena of a runtime's step, or None for a runtime that plans when it runs."""
-    from export.lower_executorch import planned_memory
-
     for name in ("step.pte", "stock_step.pte"):
         if name in files:
+            from export.lower_executorch import planned_memory
+
             return planned_memory(files[name])
     return None
 
@@ -35,8 +35,9 @@ def _onnx_operators(data: bytes) -> Counter[str]:
 
 
 def _executorch_operators(data: bytes) -> Counter[str]:
-    from executorch.exir._serialize._program import deserialize_pte_binary
-    from executorch.exir.schema import DelegateCall, KernelCall
+    # ExecuTorch's exporter ships without type information.
+    from executorch.exir._serialize._program import deserialize_pte_binary  # type: ignore[import-untyped]
+    from executorch.exir.schema import DelegateCall, KernelCall  # type: ignore[import-untyped]
 
     plan = deserialize_pte_binary(data).program.execution_plan[0]
     count: Counter[str] = Counter()

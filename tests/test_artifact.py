@@ -1,0 +1,210 @@
+"""The artifact directory proves itself: what it holds is checked before it is used, and says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from export.golden import build_step, draw_images, expected_step, float64_copy
+from ondevice import safetensors_file
+from ondevice.artifact import (
+    GOLDEN,
+    INITIAL,
+    MANIFEST,
+    Artifact,
+    ArtifactError,
+    Manifest,
+    MemoryFigure,
+    Parameter,
+    Parity,
+    open_artifact,
+    write_artifact,
+)
+from ondevice.backends import StepResult
+from ondevice.backends.eager import initial_parameters
+from ondevice.backends.opening import open_backend
+from ondevice.golden_step import check_golden, compare, golden_to_tensors
+from ondevice.step_process import StepJob, StepProcess, StepProcessError
+from ondevice.vocabulary import StepSpec
+
+SPEC = StepSpec("three_convolutions", embedding_dim=8, image_shape=(1, 16, 16))
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> Artifact:
+    """A whole artifact but for programs: eager torch runs the step from its specification."""
+    weights = initial_parameters(SPEC, 3)
+    exact = float64_copy(build_step(SPEC, weights))
+    golden = expected_step(exact, draw_images(exact, 3, seed=0), width=7, seed=0)
+    manifest = Manifest(
+        spec=SPEC,
+        micro_batch=4,
+        max_width=64,
+        runtimes=(),
+        parameters=tuple(Parameter(name, value.shape, True) for name, value in weights.items()),
+        files={},
+        memory=(MemoryFigure("executorch", 4, 64, 1000, None),),
+        parity={"executorch": Parity(1e-6, "columns", True)},
+        operators={"step.pte": {"gemm": 3}},
+        provenance={"seed": 3},
+    )
+    files = {
+        INITIAL: safetensors_file.to_bytes(weights, {}),
+        GOLDEN: safetensors_file.to_bytes(golden_to_tensors(golden), {}),
+        "nested/notes.txt": b"any file at all",
+    }
+    return write_artifact(tmp_path / "artifact", manifest, files)
+
+
+def test_an_artifact_reads_back_as_it_was_written(artifact: Artifact) -> None:
+    opened = open_artifact(artifact.directory)
+    assert opened == artifact
+    assert opened.path("nested/notes.txt").read_bytes() == b"any file at all"
+    for name, value in initial_parameters(SPEC, 3).items():
+        np.testing.assert_array_equal(opened.initial()[name], value)
+
+
+def test_the_manifest_states_the_order_of_inputs_and_outputs(artifact: Artifact) -> None:
+    document = json.loads((artifact.directory / MANIFEST).read_text())
+    names = list(initial_parameters(SPEC, 0))
+    assert document["inputs"] == [*names, "columns", "adjust", "images", "labels", "example_weight"]
+    assert document["outputs"] == ["loss", *(f"gradient/{name}" for name in names), "gradient/columns"]
+
+
+def test_eager_passes_its_golden_step_and_a_wrong_gradient_does_not(artifact: Artifact) -> None:
+    golden = artifact.golden()
+    backend = open_backend(artifact, "eager")
+    weights = artifact.initial()
+    assert check_golden(backend, weights, golden).passed
+    result = backend.step(weights, golden.columns, golden.adjust, golden.batch)
+    gradients = dict(result.extractor_gradients)
+    gradients["conv2.weight"] = gradients["conv2.weight"] * np.float32(1.0001)
+    comparison = compare(replace(result, extractor_gradients=gradients), golden)
+    assert set(comparison.beyond) == {"conv2.weight"}
+    assert "conv2.weight" in comparison.explain()
+
+
+@pytest.mark.parametrize("ignored", ["adjust", "example_weight"])
+def test_a_runtime_that_ignores_an_input_fails_its_golden_step(ignored: str, artifact: Artifact) -> None:
+    golden = artifact.golden()
+    careless = (
+        replace(golden, adjust=np.zeros_like(golden.adjust))
+        if ignored == "adjust"
+        else replace(golden, batch=replace(golden.batch, example_weight=np.full(3, 1 / 3, np.float32)))
+    )
+    backend = open_backend(artifact, "eager")
+    assert not check_golden(backend, artifact.initial(), careless).passed
+
+
+def test_a_gradient_that_is_not_a_number_fails(artifact: Artifact) -> None:
+    golden = artifact.golden()
+    result = StepResult(
+        float("nan"),
+        {name: golden.gradients[name] for name in artifact.trainable},
+        golden.gradients["columns"],
+    )
+    assert set(compare(result, golden).beyond) == {"loss"}
+
+
+def flip_a_byte(directory: Path) -> None:
+    data = bytearray((directory / INITIAL).read_bytes())
+    data[-1] ^= 1
+    (directory / INITIAL).write_bytes(data)
+
+
+def cut_short(directory: Path) -> None:
+    (directory / GOLDEN).write_bytes((directory / GOLDEN).read_bytes()[:-1])
+
+
+def edit(change: Callable[[dict[str, object]], object]) -> Callable[[Path], None]:
+    def damage(directory: Path) -> None:
+        document = json.loads((directory / MANIFEST).read_text())
+        change(document)
+        (directory / MANIFEST).write_text(json.dumps(document))
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (flip_a_byte, r"initial\.safetensors was changed"),
+        (cut_short, r"golden\.safetensors has \d+ bytes; manifest\.json says \d+"),
+        (lambda directory: (directory / GOLDEN).unlink(), r"golden\.safetensors is missing"),
+        (lambda directory: (directory / MANIFEST).unlink(), r"is not an artifact: no manifest\.json"),
+        (lambda directory: (directory / MANIFEST).write_text("{"), "is not JSON"),
+        (lambda directory: (directory / MANIFEST).write_text("[]"), "does not describe a fedss-artifact"),
+        (
+            edit(lambda document: document.update(version=2)),
+            "has format version 2; this program reads version 1",
+        ),
+        (edit(lambda document: document.pop("spec")), r"is damaged \(KeyError: 'spec'\)"),
+        (edit(lambda document: document.update(micro_batch=0)), "micro_batch is 0"),
+        (
+            edit(lambda document: document.update(files={"../outside": {"size": 1, "sha256": ""}})),
+            "leads out of the artifact",
+        ),
+        (edit(lambda document: document.update(parameters=3)), "is damaged"),
+    ],
+)
+def test_a_damaged_artifact_is_refused_with_the_reason(
+    damage: Callable[[Path], object], message: str, artifact: Artifact
+) -> None:
+    damage(artifact.directory)
+    with pytest.raises(ArtifactError, match=message):
+        open_artifact(artifact.directory)
+
+
+def test_weights_that_do_not_fit_the_parameter_table_are_refused(artifact: Artifact) -> None:
+    others = initial_parameters(replace(SPEC, embedding_dim=9), 3)
+    wrong = write_artifact(
+        artifact.directory, artifact.manifest, {INITIAL: safetensors_file.to_bytes(others, {})}
+    )
+    with pytest.raises(
+        ArtifactError, match=r"embedding\.weight is float32\[9, 128\]; expected float32\[8, 128\]"
+    ):
+        wrong.initial()
+
+
+def test_a_runtime_that_was_not_exported_is_named(artifact: Artifact) -> None:
+    with pytest.raises(ValueError, match=r"runtime is 'executorch'; .* exported for eager"):
+        open_backend(artifact, "executorch")
+    with pytest.raises(ArtifactError, match=r"has no step\.pte"):
+        artifact.path("step.pte")
+
+
+def test_reading_an_artifact_and_opening_a_step_process_need_no_torch() -> None:
+    program = "import sys, ondevice.artifact, ondevice.step_process; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[1]).returncode == 0
+
+
+def test_a_step_process_takes_whole_batches_and_reports_what_a_step_costs(artifact: Artifact) -> None:
+    job = StepJob(str(artifact.directory), "eager", batch=6, width=5)
+    with StepProcess(job) as process:
+        first = process.step()
+        assert first.cpu_ms > 0
+        assert first.wall_ms > 0
+        assert process.swap_ms() > 0
+        assert process.step().loss == first.loss  # the same weights, read back from disk
+        assert process.peak_bytes() > 50 << 20  # torch alone is more than that
+        assert process.load_ms > 0
+
+
+def test_both_memory_formats_of_eager_give_the_same_loss(artifact: Artifact) -> None:
+    losses = []
+    for runtime in ("eager", "eager-channels-last"):
+        with StepProcess(StepJob(str(artifact.directory), runtime, batch=6, width=5)) as process:
+            losses.append(process.step().loss)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_a_step_process_that_fails_says_why(artifact: Artifact) -> None:
+    with pytest.raises(StepProcessError, match=r"ended with 1: .*runtime is 'onnxruntime'"):
+        StepProcess(StepJob(str(artifact.directory), "onnxruntime", batch=2, width=5))
