@@ -7,7 +7,6 @@ checks run on the staged artifact through the same backends as on any later day:
 from __future__ import annotations
 
 import hashlib
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from typing import Any
 from export.footprint import operators, planned_bytes
 from export.golden import build_step, draw_images, expected_step, float64_copy
 from export.lowering import lower
+from export.memory import measure_peak, measure_programs
 from export.memory_budget import largest_micro_batch
 from export.parity import check_parity
 from export.pretrained_weights import load_weights
@@ -41,13 +41,10 @@ from ondevice.artifact import (
 from ondevice.backends.eager import initial_parameters
 from ondevice.backends.opening import Runtime
 from ondevice.golden_step import GoldenStep, golden_to_tensors
-from ondevice.step_process import StepJob, StepProcess
 from ondevice.train_step import TrainStep
 
 GOLDEN_EXAMPLES = 4
 GOLDEN_WIDTH = 16
-MEASURED_STEPS = 3
-"""The peak of a process is reached in its first steps."""
 NEED_TORCH: tuple[Runtime, ...] = ("onnxruntime-training", "executorch-stock")
 """Runtimes whose Python module loads torch: that process is no measure for a phone, and a budget does not bind it."""
 
@@ -67,12 +64,12 @@ def export_artifact(
         weights = load_weights(recipe.weights, weights)
     step = build_step(recipe.spec, weights)
     with _staging(out) as directory:
-        lowered = _Lowered(recipe, step, directory / "trial", report)
+        lowered = _Lowered(recipe, step, report)
         micro_batch = lowered.micro_batch()
         programs = lowered.programs(micro_batch)
         report("computing the expected step in float64")
         golden, *others = _expected_steps(step, micro_batch, recipe)
-        files = {GOLDEN: safetensors_file.to_bytes(golden_to_tensors(golden), {}), **_initial(step)}
+        files = {INITIAL: _initial(step), GOLDEN: safetensors_file.to_bytes(golden_to_tensors(golden), {})}
         artifact = write_artifact(
             directory / "artifact", _manifest(recipe, step, micro_batch, programs), files | _merged(programs)
         )
@@ -93,12 +90,9 @@ def export_artifact(
 class _Lowered:
     """Programs by micro-batch, each made once: a memory budget tries several before one is published."""
 
-    def __init__(
-        self, recipe: ExportRecipe, step: TrainStep, trial: Path, report: Callable[[str], None]
-    ) -> None:
+    def __init__(self, recipe: ExportRecipe, step: TrainStep, report: Callable[[str], None]) -> None:
         self._recipe = recipe
         self._step = step
-        self._trial = trial
         self._report = report
         self._made: dict[tuple[Runtime, int], dict[str, bytes]] = {}
 
@@ -117,16 +111,17 @@ class _Lowered:
         bound = [
             runtime for runtime in self._recipe.runtimes if runtime not in NEED_TORCH
         ] or self._recipe.runtimes
-        peaks = []
+        peak = 0
         for runtime in bound:
-            programs = {runtime: self._lower(runtime, micro_batch)}
-            directory = self._trial / f"{runtime}-{micro_batch}"
-            manifest = _manifest(self._recipe, self._step, micro_batch, programs)
-            artifact = write_artifact(directory, manifest, _initial(self._step) | _merged(programs))
-            peaks.append(_peak_bytes(artifact, runtime, self._recipe.max_width))
-            self._report(f"{runtime} at micro-batch {micro_batch}: {peaks[-1] / MEGABYTE:.0f} MB")
-            shutil.rmtree(directory)
-        return max(peaks)
+            programs = self._lower(runtime, micro_batch)
+            manifest = _manifest(self._recipe, self._step, micro_batch, {})
+            (figure,) = measure_programs(
+                manifest, programs, _initial(self._step), runtime, [self._recipe.max_width]
+            )
+            assert figure.peak_bytes is not None
+            self._report(f"{runtime} at micro-batch {micro_batch}: {figure.peak_bytes / MEGABYTE:.0f} MB")
+            peak = max(peak, figure.peak_bytes)
+        return peak
 
     def _lower(self, runtime: Runtime, micro_batch: int) -> dict[str, bytes]:
         if (runtime, micro_batch) not in self._made:
@@ -152,15 +147,8 @@ def _measure(
     """At the paper's width (its largest |S_k| was 170) and at the maximal one."""
     for width in sorted({min(170, artifact.max_width), artifact.max_width}):
         report(f"measuring the memory of {runtime} at width {width}")
-        peak = _peak_bytes(artifact, runtime, width)
+        peak = measure_peak(artifact, runtime, width)
         yield MemoryFigure(runtime, artifact.micro_batch, width, planned, peak)
-
-
-def _peak_bytes(artifact: Artifact, runtime: Runtime, width: int) -> int:
-    with StepProcess(StepJob(str(artifact.directory), runtime, artifact.micro_batch, width)) as process:
-        for _ in range(MEASURED_STEPS):
-            process.step()
-        return process.peak_bytes()
 
 
 def _manifest(
@@ -189,9 +177,9 @@ def _manifest(
     )
 
 
-def _initial(step: TrainStep) -> dict[str, bytes]:
+def _initial(step: TrainStep) -> bytes:
     tensors = {name: tensor.detach().numpy() for name, tensor in step.extractor.named_parameters()}
-    return {INITIAL: safetensors_file.to_bytes(tensors, {})}
+    return safetensors_file.to_bytes(tensors, {})
 
 
 def _merged(programs: Mapping[Runtime, Mapping[str, bytes]]) -> dict[str, bytes]:
@@ -223,9 +211,7 @@ def _staging(out: Path) -> Iterator[Path]:
     """A directory beside the target, on the same file system, that is gone afterwards in any case."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".partial", dir=out.parent) as directory:
-        staged = Path(directory)
-        (staged / "artifact").mkdir()
-        yield staged
+        yield Path(directory)
 
 
 def _publish(staged: Path, out: Path) -> None:
