@@ -1,0 +1,141 @@
+"""What a step costs, as rows: contenders side by side, step by step in turn, so that a busy machine slows all alike.
+
+Figures of CPU time mean something as ratios within one run, and no more; a row therefore carries its ratio to eager torch
+(images in the usual memory format, the whole batch at once) and, in the results file, where and of what it was taken.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ondevice.artifact import MEGABYTE, Artifact
+from ondevice.step_process import CHANNELS_LAST, StepJob, StepProcess, StepTime
+
+YARDSTICK = "eager"
+SWAPS = 3
+LOSS_TOLERANCE = 1e-3
+
+
+class ContendersDisagree(RuntimeError):
+    """Two contenders computed different losses from the same step: their times cannot be compared."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One contender at one size.  The names are those of `fedss bench --json`."""
+
+    runtime: str
+    batch: int
+    micro_batch: int
+    image_size: int
+    width: int
+    threads: int
+    cpu_ms_p50: float
+    cpu_ms_p90: float
+    wall_ms_p50: float
+    wall_ms_p90: float
+    ratio_to_eager: float | None
+    """Of the CPU time's medians; None when eager did not run beside it."""
+    peak_mb: float
+    load_ms: float
+    swap_ms: float
+
+
+def measure_side_by_side(
+    artifact: Artifact,
+    runtimes: Sequence[str],
+    batch: int,
+    width: int,
+    threads: int,
+    warm_up: int,
+    steps: int,
+    advance: Callable[[], None],
+) -> list[Measurement]:
+    """One row a runtime.  Every runtime steps in a process of its own, the same step, in turn."""
+    with ExitStack() as stack:
+        jobs = [StepJob(str(artifact.directory), runtime, batch, width, threads) for runtime in runtimes]
+        processes = {job.runtime: stack.enter_context(StepProcess(job)) for job in jobs}
+        times: dict[str, list[StepTime]] = {runtime: [] for runtime in runtimes}
+        for index in range(warm_up + steps):
+            for runtime, process in processes.items():
+                taken = process.step()
+                if index >= warm_up:
+                    times[runtime].append(taken)
+            advance()
+        _check_losses(times)
+        # Peak before swap: encoding the slice that is swapped in is the server's work, not the client's.
+        peaks = {runtime: process.peak_bytes() for runtime, process in processes.items()}
+        swaps = {runtime: [process.swap_ms() for _ in range(SWAPS)] for runtime, process in processes.items()}
+        yardstick = times.get(YARDSTICK)
+        return [
+            Measurement(
+                runtime=runtime,
+                batch=batch,
+                micro_batch=batch
+                if runtime in (YARDSTICK, CHANNELS_LAST)
+                else min(batch, artifact.micro_batch),
+                image_size=artifact.spec.image_shape[1],
+                width=width,
+                threads=threads,
+                cpu_ms_p50=_percentile([time.cpu_ms for time in times[runtime]], 50),
+                cpu_ms_p90=_percentile([time.cpu_ms for time in times[runtime]], 90),
+                wall_ms_p50=_percentile([time.wall_ms for time in times[runtime]], 50),
+                wall_ms_p90=_percentile([time.wall_ms for time in times[runtime]], 90),
+                ratio_to_eager=_ratio(times[runtime], yardstick) if yardstick else None,
+                peak_mb=round(peaks[runtime] / MEGABYTE, 1),
+                load_ms=round(process.load_ms, 1),
+                swap_ms=_percentile(swaps[runtime], 50),
+            )
+            for runtime, process in processes.items()
+        ]
+
+
+def append_rows(path: Path, rows: Sequence[Measurement], context: Mapping[str, Any]) -> None:
+    """Add rows to a results file: JSON lines, each complete in itself."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    taken = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "commit": _commit(), **context}
+    with path.open("a") as file:
+        file.writelines(json.dumps(asdict(row) | taken) + "\n" for row in rows)
+
+
+def _check_losses(times: Mapping[str, Sequence[StepTime]]) -> None:
+    losses = {runtime: taken[-1].loss for runtime, taken in times.items()}
+    reference_name, reference = next(iter(losses.items()))
+    for runtime, loss in losses.items():
+        if not abs(loss - reference) <= LOSS_TOLERANCE * max(abs(reference), LOSS_TOLERANCE):
+            raise ContendersDisagree(
+                f"{runtime} computed the loss {loss}, {reference_name} {reference}: "
+                "not the same step; export the artifact again"
+            )
+
+
+def _ratio(times: Sequence[StepTime], yardstick: Sequence[StepTime]) -> float:
+    medians = [float(np.median([time.cpu_ms for time in taken])) for taken in (times, yardstick)]
+    return round(medians[0] / medians[1], 3)
+
+
+def _percentile(values: Sequence[float], percent: float) -> float:
+    return round(float(np.percentile(values, percent)), 3)
+
+
+def _commit() -> str | None:
+    """Of the code that measures; None outside a working copy."""
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip()
