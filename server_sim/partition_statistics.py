@@ -83,14 +83,16 @@ def plot(population: Population, path: Path) -> None:
     figures = client_figures(population)
     figure = Figure(figsize=(11, 3.6), layout="constrained")
     axes = figure.subplots(1, 3)
-    _histogram(axes[0], figures.num_examples, "examples per client", "#4c78a8")
-    _histogram(axes[1], figures.num_classes, "classes per client", "#59a14f")
-    _histogram(axes[2], figures.emd, "distance from the population (EMD)", "#e17c4a")
-    axes[2].set_xlim(0, 2)
+    _histogram(
+        axes[0], figures.num_examples, _whole_bins(figures.num_examples), "examples per client", "#4c78a8"
+    )
+    _histogram(
+        axes[1], figures.num_classes, _whole_bins(figures.num_classes), "classes per client", "#59a14f"
+    )
+    _histogram(axes[2], figures.emd, np.linspace(0, 2, 41), "distance from the population (EMD)", "#e17c4a")
+    _mark(axes[0], float(figures.num_examples.mean()), "mean {:.0f}")
+    _mark(axes[1], float(figures.num_classes.mean()), "mean {:.0f}")
     _mark(axes[2], _mean_emd(figures), "weighted mean {:.2f}")
-    for axis, values in ((axes[0], figures.num_examples), (axes[1], figures.num_classes)):
-        axis.set_xlim(left=0)
-        _mark(axis, float(values.mean()), "mean {:.0f}")
     axes[0].set_ylabel("clients")
     figure.suptitle(
         f"{population.name}:  {len(population.train):,} images of {population.num_classes:,} classes "
@@ -108,10 +110,21 @@ def _mean_emd(figures: ClientFigures) -> float:
     return float(np.average(figures.emd, weights=figures.num_examples))
 
 
-def _histogram(axis: Axes, values: NDArray[np.int64] | NDArray[np.float64], label: str, colour: str) -> None:
-    axis.hist(
-        values, bins=min(40, max(10, len(values) // 20)), color=colour, edgecolor="white", linewidth=0.4
-    )
+def _whole_bins(values: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Some 30 bins from 0 to the largest value, each of the same number of whole numbers."""
+    width = -(-int(values.max()) // 30)
+    return np.arange(0, values.max() + width + 1, width) - 0.5
+
+
+def _histogram(
+    axis: Axes,
+    values: NDArray[np.int64] | NDArray[np.float64],
+    bins: NDArray[np.float64],
+    label: str,
+    colour: str,
+) -> None:
+    axis.hist(values, bins=bins.tolist(), color=colour, edgecolor="white", linewidth=0.4)
+    axis.set_xlim(bins[0], bins[-1])
     axis.set_xlabel(label)
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="y", alpha=0.25)
