@@ -59,7 +59,7 @@ class AdbDevice:
     """The device `serial` of an adb server.  `folder` is ours alone and everything happens in it.
 
     `patience` is how many seconds a lost link may take to come back.  `has_power`, where somebody knows, says
-    whether there is any point in waiting.
+    whether there is any point in waiting; `on_close` is called last of all, for whoever started the device.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class AdbDevice:
         folder: str | None = None,
         patience: float = 30.0,
         has_power: Callable[[], bool] = lambda: True,
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self._serial = serial
         self._server = server
@@ -78,6 +79,7 @@ class AdbDevice:
         self._folder = folder or f"/data/local/tmp/fedss-{secrets.token_hex(4)}"
         self._patience = patience
         self._has_power = has_power
+        self._on_close = on_close
 
     @property
     def name(self) -> str:
@@ -159,9 +161,12 @@ class AdbDevice:
 
     def close(self) -> None:
         """Deletes the folder if the device can be reached; one that has gone is not waited for."""
-        with contextlib.suppress(_LinkLost):
+        try:
             if self._has_power():
-                self._housekeep(shlex.join(["rm", "-rf", self._folder]))
+                with contextlib.suppress(_LinkLost):
+                    self._housekeep(shlex.join(["rm", "-rf", self._folder]))
+        finally:
+            self._on_close()
 
     def wait_until_reachable(self, patience: float) -> None:
         """Returns once the device answers, making the link anew as often as it takes, with growing pauses."""

@@ -27,7 +27,7 @@ class AdbServer:
     def __init__(self, home: Path | None = None) -> None:
         self._adb = find_program("adb")
         self._home = home
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self.port = SHARED_PORT if home is None else free_port()
 
     def command(self, *arguments: str) -> list[str]:
@@ -51,7 +51,7 @@ class AdbServer:
             return
         self.stop()
         with (self._home / "adb_server.log").open("ab") as log:
-            self._process = start_tied(
+            self.process = start_tied(
                 [self._adb, "-L", f"tcp:{self.port}", "server", "nodaemon"],
                 stdout=log,
                 stderr=log,
@@ -59,7 +59,7 @@ class AdbServer:
             )
         deadline = time.monotonic() + patience
         while not self.is_running():
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            if self.process.poll() is not None or time.monotonic() > deadline:
                 last_words = (self._home / "adb_server.log").read_text(errors="replace")[-1000:]
                 self.stop()
                 raise DeviceError(
@@ -69,10 +69,10 @@ class AdbServer:
 
     def stop(self) -> None:
         """Ends a private server; the shared one is the user's, and stays."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
 
     def run(
         self, arguments: Sequence[str], timeout: float, stdin: bytes = b""

@@ -29,8 +29,19 @@ from android_harness.adb_server import AdbServer, free_port
 from android_harness.debian_packages import find_program
 from android_harness.device import DeviceError, FailureReason
 from android_harness.guest_image import guest_image, make_disk
+from android_harness.process_identity import ProcessIdentity
 from android_harness.tied_process import start_tied
 
+# What must be installed for `start_emulator` to work.
+EMULATOR_PROGRAMS = (
+    "qemu-system-aarch64",
+    "adb",
+    "aarch64-linux-gnu-g++",
+    "mke2fs",
+    "apt-get",
+    "dpkg-deb",
+    "setpriv",
+)
 _MIN_MEMORY_MB = 96  # below it Debian's kernel does not get as far as adbd
 _BOOT_SECONDS = 120.0  # it takes 2 to 3 on an idle host
 # What takes time or memory and serves nobody here is left out: self-tests of ciphers, security modules, IPv6, memory
@@ -39,27 +50,6 @@ _KERNEL_ARGUMENTS = (
     "rdinit=/init console=ttyAMA0 quiet panic=-1 "
     "cryptomgr.notests lsm= ipv6.disable=1 cma=0 nokaslr mitigations=off"
 )
-
-
-@dataclass(frozen=True)
-class ProcessIdentity:
-    """A process for certain: numbers are reused, a number with its start time is not."""
-
-    pid: int
-    start_ticks: int
-
-    @classmethod
-    def of(cls, pid: int) -> ProcessIdentity | None:
-        """None if there is no such process, or only its exit status is left."""
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        state, start_ticks = fields[0], int(fields[19])
-        return None if state in "ZX" else cls(pid, start_ticks)
-
-    def is_alive(self) -> bool:
-        return ProcessIdentity.of(self.pid) == self
 
 
 @dataclass(frozen=True)
@@ -90,19 +80,22 @@ class Emulator:
     def __init__(self, cache_dir: Path, machine: Machine, server: AdbServer) -> None:
         self._folder = _folder_of(cache_dir, machine.name)
         self._cache_dir = cache_dir
-        self._server = server
+        self.server = server
         self._child: subprocess.Popen[bytes] | None = None  # when it is ours to reap
         self.machine = machine
 
-    def device(self, folder: str | None = None, patience: float = 30.0) -> AdbDevice:
-        """The machine as a `Device`."""
+    def device(
+        self, folder: str | None = None, patience: float = 30.0, stop_on_close: bool = False
+    ) -> AdbDevice:
+        """The machine as a `Device`; closing it ends the machine too if so asked."""
         return AdbDevice(
             self.machine.serial,
-            self._server,
+            self.server,
             name=f"emulator:{self.machine.name}",
             folder=folder,
             patience=patience,
             has_power=lambda: self.machine.is_running,
+            on_close=self.stop if stop_on_close else lambda: None,
         )
 
     def power_on(self) -> None:
@@ -135,11 +128,13 @@ class Emulator:
     def stop(self) -> None:
         """Powers the machine off and deletes everything it had."""
         self.power_off()
-        if self._server.is_running():
+        if self.server.is_running():
             with suppress(subprocess.TimeoutExpired):
-                self._server.run(["disconnect", self.machine.serial], timeout=10.0)
-        self._server.stop()
+                self.server.run(["disconnect", self.machine.serial], timeout=10.0)
+        self.server.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
+        if self.machine.owner is None:
+            _stop_shared_server_if_ours(self._cache_dir, self.server)
 
     def _boot(self) -> None:
         image = guest_image(self._cache_dir)
@@ -229,7 +224,10 @@ def start_emulator(
     folder.mkdir(parents=True)
     owner = ProcessIdentity.of(os.getpid()) if tied else None
     machine = Machine(name, memory_mb, cpu, cores, disk_mb, adb_port=free_port(), owner=owner)
-    emulator = Emulator(cache_dir, machine, AdbServer(home=folder if tied else None))
+    server = AdbServer(home=folder if tied else None)
+    if not tied and not server.is_running():
+        _server_is_ours(cache_dir).touch()
+    emulator = Emulator(cache_dir, machine, server)
     try:
         _write_machine(folder, machine)
         make_disk(image, folder / "disk.img", disk_mb)
@@ -288,6 +286,22 @@ def emulator_status(cache_dir: Path) -> list[Machine]:
         else:
             machines.append(machine)
     return machines
+
+
+def _server_is_ours(cache_dir: Path) -> Path:
+    """Exists while the shared adb server runs because a standing machine needed it, and for no other reason."""
+    return cache_dir / "emulators" / "adb_server_is_ours"
+
+
+def _stop_shared_server_if_ours(cache_dir: Path, server: AdbServer) -> None:
+    """Ends the shared adb server with the last standing machine, unless somebody else has come to use it."""
+    if any(machine.owner is None for machine in emulator_status(cache_dir)):
+        return
+    if _server_is_ours(cache_dir).exists() and server.is_running():
+        devices = server.run(["devices"], timeout=10.0).stdout.decode(errors="replace")
+        if "\t" not in devices:  # one line with a tab for every device
+            server.run(["kill-server"], timeout=10.0)
+    _server_is_ours(cache_dir).unlink(missing_ok=True)
 
 
 def _folder_of(cache_dir: Path, name: str) -> Path:

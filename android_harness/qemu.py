@@ -19,6 +19,7 @@ from android_harness.debian_packages import find_program
 from android_harness.device import DeviceDescription, RunResult, remote_name
 from android_harness.host import HostDevice
 
+QEMU_PROGRAMS = ("qemu-aarch64", "gcc", "setpriv")  # what must be installed for a `QemuDevice`
 _PLUGIN_SOURCE = Path(__file__).parent / "instruction_count.c"
 
 # Libraries ask /proc/cpuinfo which processor they are on and crash on x86_64's answer: this is a Cortex-A76's.
