@@ -35,17 +35,6 @@ def _onnx_operators(data: bytes) -> Counter[str]:
 
 
 def _executorch_operators(data: bytes) -> Counter[str]:
-    # ExecuTorch's exporter ships without type information.
-    from executorch.exir._serialize._program import deserialize_pte_binary  # type: ignore[import-untyped]
-    from executorch.exir.schema import DelegateCall, KernelCall  # type: ignore[import-untyped]
+    from export.lower_executorch import operators as calls
 
-    plan = deserialize_pte_binary(data).program.execution_plan[0]
-    count: Counter[str] = Counter()
-    for chain in plan.chains:
-        for instruction in chain.instructions:
-            call = instruction.instr_args
-            if isinstance(call, KernelCall):
-                count[plan.operators[call.op_index].name] += 1
-            elif isinstance(call, DelegateCall):
-                count[f"delegate {plan.delegates[call.delegate_index].id}"] += 1
-    return count
+    return Counter(calls(data))

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
 from rich.table import Table
 
 from android_harness.host import HostDevice
@@ -84,7 +86,7 @@ def command(
     append_rows(out / "results.jsonl", rows, context)
     plot_measurements(rows, out / "bench.png")
     log.print(f"rows added to {out / 'results.jsonl'}, plot in {out / 'bench.png'}")
-    show_result(as_json, {"rows": [asdict(row) for row in rows], **context}, _table(rows))
+    show_result(as_json, {"rows": [asdict(row) for row in rows], **context}, _tables(rows))
 
 
 def _check_request(artifact: Artifact, device: str, image_size: int | None) -> None:
@@ -136,22 +138,30 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _table(rows: Sequence[Measurement]) -> Table:
-    columns: dict[str, Callable[[Measurement], object]] = {
-        "runtime": lambda row: row.runtime,
-        "batch": lambda row: row.batch,
-        "micro": lambda row: row.micro_batch,
-        "width": lambda row: row.width,
-        "threads": lambda row: row.threads,
-        "CPU ms p50": lambda row: f"{row.cpu_ms_p50:.1f}",
-        "p90": lambda row: f"{row.cpu_ms_p90:.1f}",
-        "wall ms p50": lambda row: f"{row.wall_ms_p50:.1f}",
-        "ratio": lambda row: "" if row.ratio_to_eager is None else f"{row.ratio_to_eager:.2f}",
-        "peak MB": lambda row: f"{row.peak_mb:.0f}",
-        "load ms": lambda row: f"{row.load_ms:.0f}",
-        "swap ms": lambda row: f"{row.swap_ms:.1f}",
-    }
-    table = Table(*columns, title=f"one training step, {rows[0].image_size} px; ratio of CPU time to eager")
+def _tables(rows: Sequence[Measurement]) -> Group:
+    """One table a size, narrow enough for a terminal of 80 columns."""
+    by_size: dict[str, list[Measurement]] = {}
     for row in rows:
-        table.add_row(*(str(cell(row)) for cell in columns.values()))
+        size = f"batch {row.batch}, {row.image_size} px, {row.width} classes, {row.threads} thread(s)"
+        by_size.setdefault(size, []).append(row)
+    return Group(*(_table(size, own) for size, own in by_size.items()))
+
+
+def _table(title: str, rows: Sequence[Measurement]) -> Table:
+    columns: dict[str, Callable[[Measurement], str]] = {
+        "runtime": lambda row: row.runtime,
+        "micro-\nbatch": lambda row: str(row.micro_batch),
+        "CPU ms\np50": lambda row: f"{row.cpu_ms_p50:.1f}",
+        "\np90": lambda row: f"{row.cpu_ms_p90:.1f}",
+        "wall ms\np50": lambda row: f"{row.wall_ms_p50:.1f}",
+        "to\neager": lambda row: "" if row.ratio_to_eager is None else f"{row.ratio_to_eager:.2f}",
+        "peak\nMB": lambda row: f"{row.peak_mb:.0f}",
+        "load\nms": lambda row: f"{row.load_ms:.0f}",
+        "swap\nms": lambda row: f"{row.swap_ms:.1f}",
+    }
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+    for header in columns:
+        table.add_column(header, justify="left" if header == "runtime" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(cell(row) for cell in columns.values()))
     return table

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny_artifact import SPEC, make_tiny_artifact
 
-from export.golden import build_step, draw_images, expected_step, float64_copy
 from ondevice import safetensors_file
 from ondevice.artifact import (
     GOLDEN,
@@ -20,47 +20,19 @@ from ondevice.artifact import (
     MANIFEST,
     Artifact,
     ArtifactError,
-    Manifest,
-    MemoryFigure,
-    Parameter,
-    Parity,
     open_artifact,
     write_artifact,
 )
 from ondevice.backends import StepResult
 from ondevice.backends.eager import initial_parameters
 from ondevice.backends.opening import open_backend
-from ondevice.golden_step import check_golden, compare, golden_to_tensors
+from ondevice.golden_step import check_golden, compare
 from ondevice.step_process import StepJob, StepProcess, StepProcessError
-from ondevice.vocabulary import StepSpec
-
-SPEC = StepSpec("three_convolutions", embedding_dim=8, image_shape=(1, 16, 16))
 
 
 @pytest.fixture
 def artifact(tmp_path: Path) -> Artifact:
-    """A whole artifact but for programs: eager torch runs the step from its specification."""
-    weights = initial_parameters(SPEC, 3)
-    exact = float64_copy(build_step(SPEC, weights))
-    golden = expected_step(exact, draw_images(exact, 3, seed=0), width=7, seed=0)
-    manifest = Manifest(
-        spec=SPEC,
-        micro_batch=4,
-        max_width=64,
-        runtimes=(),
-        parameters=tuple(Parameter(name, value.shape, True) for name, value in weights.items()),
-        files={},
-        memory=(MemoryFigure("executorch", 4, 64, 1000, None),),
-        parity={"executorch": Parity(1e-6, "columns", True)},
-        operators={"step.pte": {"gemm": 3}},
-        provenance={"seed": 3},
-    )
-    files = {
-        INITIAL: safetensors_file.to_bytes(weights, {}),
-        GOLDEN: safetensors_file.to_bytes(golden_to_tensors(golden), {}),
-        "nested/notes.txt": b"any file at all",
-    }
-    return write_artifact(tmp_path / "artifact", manifest, files)
+    return make_tiny_artifact(tmp_path / "artifact")
 
 
 def test_an_artifact_reads_back_as_it_was_written(artifact: Artifact) -> None:

@@ -1,0 +1,135 @@
+"""`fedss bench` measures what it says it does."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import typer
+from tiny_artifact import make_tiny_artifact
+from typer.testing import CliRunner, Result
+
+import fedss.bench
+from android_harness.measurement import ContendersDisagree, _check_losses, measure_side_by_side
+from fedss.console import UsageError
+from ondevice.artifact import Artifact, ArtifactError
+from ondevice.step_process import StepTime
+
+ROW_KEYS = [
+    "runtime",
+    "batch",
+    "micro_batch",
+    "image_size",
+    "width",
+    "threads",
+    "cpu_ms_p50",
+    "cpu_ms_p90",
+    "wall_ms_p50",
+    "wall_ms_p90",
+    "ratio_to_eager",
+    "peak_mb",
+    "load_ms",
+    "swap_ms",
+]
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> Artifact:
+    return make_tiny_artifact(tmp_path / "artifact")
+
+
+def run_bench(*arguments: str) -> Result:
+    app = typer.Typer()
+    app.command()(fedss.bench.command)
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_rows_have_the_promised_keys_and_accumulate(artifact: Artifact, tmp_path: Path) -> None:
+    out = tmp_path / "bench"
+    arguments = [
+        str(artifact.directory),
+        "--widths",
+        "3,5",
+        "--batch",
+        "6",
+        "--steps",
+        "2",
+        "--out",
+        str(out),
+        "--json",
+    ]
+    for runs in (1, 2):
+        result = run_bench(*arguments)
+        assert result.exception is None, result.output
+        answer = json.loads(result.stdout)
+        assert [list(row) for row in answer["rows"]] == [ROW_KEYS] * 4
+        lines = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+        assert len(lines) == 4 * runs
+    assert answer["artifact_sha256"] == artifact.sha256
+    assert answer["device"]["name"] == "host"
+    assert {"device", "versions", "artifact_sha256", "commit", "time"} < set(lines[0])
+    assert (out / "bench.png").read_bytes().startswith(b"\x89PNG")
+    eager = answer["rows"][0]
+    assert (eager["runtime"], eager["width"], eager["batch"], eager["micro_batch"]) == ("eager", 3, 6, 6)
+    assert eager["ratio_to_eager"] == 1.0
+
+
+def test_the_table_names_every_contender_in_eighty_columns(artifact: Artifact, tmp_path: Path) -> None:
+    result = run_bench(str(artifact.directory), "--steps", "1", "--widths", "3", "--out", str(tmp_path))
+    assert result.exception is None, result.output
+    assert "eager-channels-last" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_contenders_are_stepped_in_turn(artifact: Artifact) -> None:
+    """One call of `advance` a turn of all, warm-up included."""
+    turns: list[float] = []
+    rows = measure_side_by_side(
+        artifact,
+        ["eager", "eager-channels-last"],
+        batch=2,
+        width=3,
+        threads=1,
+        warm_up=1,
+        steps=3,
+        advance=lambda: turns.append(time.monotonic()),
+    )
+    assert len(turns) == 4
+    assert [row.runtime for row in rows] == ["eager", "eager-channels-last"]
+    assert all(row.cpu_ms_p50 <= row.cpu_ms_p90 for row in rows)
+    assert all(row.peak_mb > 50 for row in rows)  # each process holds torch
+
+
+def test_contenders_that_compute_different_things_are_not_compared() -> None:
+    taken = StepTime(1.0, 1.0, loss=2.0)
+    _check_losses({"eager": [taken], "other": [replace(taken, loss=2.0001)]})
+    with pytest.raises(ContendersDisagree, match=r"other computed the loss 2\.1, eager 2\.0"):
+        _check_losses({"eager": [taken], "other": [replace(taken, loss=2.1)]})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--widths", "65"], "--widths has 65; .* at most 64 classes"),
+        (["--widths", "many"], "--widths is 'many'; expected whole numbers"),
+        (["--image-size", "96"], "--image-size is 96, but .* is for 16"),
+        (["--runtime", "executorch"], "--runtime names executorch"),
+        (["--against", "jax"], "--against names jax; expected some of eager"),
+        (["--device", "toaster"], "--device is 'toaster'"),
+    ],
+)
+def test_a_request_that_cannot_be_is_refused(
+    arguments: list[str], message: str, artifact: Artifact, tmp_path: Path
+) -> None:
+    result = run_bench(str(artifact.directory), *arguments, "--out", str(tmp_path / "bench"))
+    assert isinstance(result.exception, UsageError)
+    assert re.search(message, str(result.exception))
+    assert not (tmp_path / "bench").exists()
+
+
+def test_a_directory_that_is_no_artifact_is_refused(tmp_path: Path) -> None:
+    assert isinstance(run_bench(str(tmp_path)).exception, ArtifactError)
