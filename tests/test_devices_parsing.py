@@ -1,0 +1,97 @@
+"""What devices and tools say, and what is made of it; nothing here needs a device."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from arm_programs import CACHE, require_programs
+
+from android_harness.adb_description import parse_description
+from android_harness.debian_packages import MissingPackage, find_program, missing_programs, unpack_package
+from android_harness.device import DeviceError
+from android_harness.device_list import parse_adb_devices
+
+PHONE = """machine=aarch64
+kernel=5.10.157-android13-4
+cores=8
+ram=MemTotal:        7654321 kB
+free=123456 4096
+ro.product.manufacturer=Google
+ro.product.model=Pixel 7
+ro.build.version.release=14
+ro.kernel.qemu=
+ro.boot.qemu=
+zone=41200
+battery.Current=Battery Service state:
+battery.AC=powered: false
+battery.level:=85
+battery.scale:=100
+battery.temperature:=287
+"""
+
+
+def test_a_phone_tells_its_android_battery_and_temperature() -> None:
+    phone = parse_description("adb:123", PHONE)
+    assert (phone.model, phone.android_version, phone.emulated) == ("Google Pixel 7", "14", False)
+    assert (phone.abi, phone.cores, phone.ram_mb, phone.free_mb) == ("aarch64", 8, 7474, 482)
+    assert (phone.battery_percent, phone.temperature_celsius) == (85, 28.7)
+
+
+def test_a_board_without_battery_tells_the_temperature_of_its_processor() -> None:
+    board = parse_description(
+        "adb:board", "\n".join(line for line in PHONE.splitlines() if "battery" not in line)
+    )
+    assert (board.battery_percent, board.temperature_celsius) == (None, 41.2)
+
+
+def test_an_android_emulator_is_recognised_as_emulated() -> None:
+    assert parse_description("adb:emulator-5554", PHONE.replace("ro.boot.qemu=", "ro.boot.qemu=1")).emulated
+
+
+def test_a_description_that_makes_no_sense_is_quoted() -> None:
+    with pytest.raises(DeviceError, match="adb:123 described itself"):
+        parse_description("adb:123", "sh: nproc: not found")
+
+
+def test_adb_devices_are_read_with_their_states() -> None:
+    answer = "List of devices attached\n0A1B2C\tdevice\n127.0.0.1:40441\toffline\nXYZ\tunauthorized\n\n"
+    assert parse_adb_devices(answer) == [
+        ("0A1B2C", "device"),
+        ("127.0.0.1:40441", "offline"),
+        ("XYZ", "unauthorized"),
+    ]
+
+
+def test_a_missing_program_is_named_with_the_line_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingPackage, match="apt-get install qemu-system-arm"):
+        find_program("qemu-system-aarch64")
+    assert missing_programs("adb", "qemu-aarch64", "mke2fs") == [
+        "adb",
+        "qemu-user",
+    ]  # mke2fs: also where root's path is
+
+
+def test_a_cached_package_that_has_changed_is_not_used(tmp_path: Path) -> None:
+    require_programs("apt-get", "dpkg-deb")
+    unpack_package(CACHE, "busybox-static")
+    home = tmp_path / "debian" / "arm64" / "busybox-static"
+    shutil.copytree(CACHE / "debian" / "arm64" / "busybox-static", home, symlinks=True)
+    assert unpack_package(tmp_path, "busybox-static").file_name.startswith("busybox-static_")
+    (package,) = home.glob("*.deb")
+    content = bytearray(package.read_bytes())
+    content[1000] ^= 1
+    package.write_bytes(content)
+    with pytest.raises(MissingPackage, match="has changed since it was fetched; delete the folder"):
+        unpack_package(tmp_path, "busybox-static")
+
+
+def test_a_package_that_does_not_exist_is_reported_in_apts_words() -> None:
+    require_programs("apt-get", "dpkg-deb")
+    with pytest.raises(MissingPackage, match="no-such-package-anywhere"):
+        unpack_package(CACHE, "no-such-package-anywhere")
+    assert not (CACHE / "debian" / "arm64" / "no-such-package-anywhere").exists()
