@@ -334,6 +334,10 @@ def _size(local: Path) -> int:
 def _local_hashes(local: Path) -> dict[str, str]:
     """As `_remote_hashes`, of a file or folder here."""
     if local.is_file():
-        return {".": hashlib.sha256(local.read_bytes()).hexdigest()}
-    files = [path for path in local.rglob("*") if path.is_file()]
-    return {str(path.relative_to(local)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+        return {".": _sha256(local)}
+    return {str(path.relative_to(local)): _sha256(path) for path in local.rglob("*") if path.is_file()}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -30,6 +30,7 @@ from android_harness.debian_packages import find_program
 from android_harness.device import DeviceError, FailureReason
 from android_harness.guest_image import guest_image, make_disk
 from android_harness.process_identity import ProcessIdentity
+from android_harness.qemu import option_path
 from android_harness.tied_process import start_tied
 
 # What must be installed for `start_emulator` to work.
@@ -42,7 +43,7 @@ EMULATOR_PROGRAMS = (
     "dpkg-deb",
     "setpriv",
 )
-_MIN_MEMORY_MB = 96  # below it Debian's kernel does not get as far as adbd
+_MIN_MEMORY_MB = 64  # leaves 25 MB for the client; the kernel and what it sets apart have the rest
 _BOOT_SECONDS = 120.0  # it takes 2 to 3 on an idle host
 # What takes time or memory and serves nobody here is left out: self-tests of ciphers, security modules, IPv6, memory
 # set apart for devices, defences of the kernel against its users (they double the cost of a system call here).
@@ -147,9 +148,9 @@ class Emulator:
             "-machine", "virt,gic-version=2", "-cpu", machine.cpu, "-smp", str(machine.cores),
             "-m", str(machine.memory_mb),
             "-kernel", str(image.kernel), "-initrd", str(image.initramfs), "-append", _KERNEL_ARGUMENTS,
-            "-serial", f"file:{console}",
+            "-chardev", f"file,id=console,path={option_path(console)}", "-serial", "chardev:console",
             # Killing qemu is the phone's power failure, not the host's: the host's page cache may be trusted.
-            "-drive", f"if=none,id=disk,file={self._folder / 'disk.img'},format=raw,cache=unsafe",
+            "-drive", f"if=none,id=disk,file={option_path(self._folder / 'disk.img')},format=raw,cache=unsafe",
             "-device", "virtio-blk-device,drive=disk",
             # The guest's network is one port from here to adbd and nothing else, in either direction.
             "-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{machine.adb_port}-10.0.2.15:5555",

@@ -59,7 +59,7 @@ class QemuDevice(HostDevice):
         count_file = self._sysroot / "instructions"
         count_file.unlink(missing_ok=True)
         emulator = [self._emulator, "-L", str(self._sysroot), "-cpu", self._cpu]
-        counting = ["-plugin", f"file={self._plugin},out={count_file}"]
+        counting = ["-plugin", f"file={option_path(self._plugin)},out={option_path(count_file)}"]
         result = self._run([*emulator, *counting, remote_name(program), *arguments], timeout, env, stdin)
         # No count if the guest died by a signal: qemu then dies by it too, without calling the plugin.
         count = int(count_file.read_text()) if count_file.exists() else None
@@ -77,6 +77,11 @@ class QemuDevice(HostDevice):
     def close(self) -> None:
         super().close()
         shutil.rmtree(self._sysroot, ignore_errors=True)
+
+
+def option_path(path: Path) -> str:
+    """`path` inside an option of qemu, where a comma must be doubled."""
+    return str(path).replace(",", ",,")
 
 
 def _compiled_plugin(cache_dir: Path) -> Path:

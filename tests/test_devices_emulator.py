@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import struct
@@ -126,6 +127,18 @@ def test_a_killed_adb_server_is_started_again(phone: Emulator, device: AdbDevice
     assert device.run(["cat", "file"], 60.0).stdout == "content"
 
 
+def test_a_push_that_is_cut_off_starts_over_and_arrives_whole(
+    phone: Emulator, device: AdbDevice, tmp_path: Path
+) -> None:
+    (tmp_path / "sent").write_bytes(os.urandom(15 * 2**20))
+    killer = threading.Timer(0.5, kill_server, [phone.server])
+    killer.start()
+    device.push(tmp_path / "sent", "file")
+    killer.join()
+    device.pull("file", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == (tmp_path / "sent").read_bytes()
+
+
 def test_a_killed_adb_server_ends_the_run_that_was_under_way(phone: Emulator, device: AdbDevice) -> None:
     killer = threading.Timer(1.0, kill_server, [phone.server])
     killer.start()
@@ -223,6 +236,29 @@ def test_unknown_sync_requests_and_oversized_chunks_fail_with_a_reason(phone: Em
             _, stream, _, _ = receive_packet(connection)
             send_packet(connection, b"WRTE", 1, stream, request)
             assert reason in b"".join(receive_packet(connection)[3] for _ in range(2))
+
+
+def test_random_packets_neither_stop_adbd_nor_leave_processes(phone: Emulator, device: AdbDevice) -> None:
+    def adbd_processes() -> int:
+        return len(device.run(["pgrep", "adbd"], 60.0).stdout.split())
+
+    device.run(["true"], 60.0)
+    before = adbd_processes()
+    rng = random.Random(0)
+    commands, services = (
+        [b"OPEN", b"OKAY", b"WRTE", b"CLSE", b"SYNC", b"AUTH", b"XXXX"],
+        [b"sync:\0", b"shell,v2:cat\0"],
+    )
+    for _ in range(20):
+        with raw_connection(phone) as connection, suppress(ConnectionError):
+            for _ in range(30):
+                payload = rng.choice([*services, rng.randbytes(rng.randrange(300))])
+                send_packet(connection, rng.choice(commands), rng.randrange(6), rng.randrange(6), payload)
+    for _ in range(50):
+        if adbd_processes() == before:
+            break
+    else:
+        pytest.fail(f"{before} processes called adbd before, {adbd_processes()} after")
 
 
 def raw_connection(phone: Emulator) -> socket.socket:

@@ -45,9 +45,13 @@ def test_a_program_of_the_host_is_refused(qemu: QemuDevice) -> None:
         qemu.run(["/bin/true"], 60.0)
 
 
-def test_closing_leaves_no_folder(tmp_path: Path) -> None:
+def test_folders_may_have_any_name_and_closing_leaves_none(tmp_path: Path) -> None:
     require_programs(*QEMU_PROGRAMS)
-    device = QemuDevice(CACHE, parent=tmp_path)
-    assert len(list(tmp_path.iterdir())) == 2
+    awkward = tmp_path / "spaces, commas=signs"
+    awkward.mkdir()
+    device = QemuDevice(CACHE, parent=awkward)
+    device.push(compile_for_arm64(COUNTED_LOOP, tmp_path / "loop"), "loop")
+    assert device.run(["loop", "10"], 60.0).instructions is not None
+    assert len(list(awkward.iterdir())) == 2
     device.close()
-    assert list(tmp_path.iterdir()) == []
+    assert list(awkward.iterdir()) == []
