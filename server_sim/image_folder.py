@@ -1,8 +1,7 @@
 """Image files and a table of who took them -> a population.
 
 The table is a CSV file with the columns path, user, class and split (train or test), in any order and beside any
-others; paths are relative to the table.  This is the form in which the federated splits of Landmarks and iNaturalist
-are published, up to the names of the columns.  The user of a test image is not looked at and may be empty.
+others; paths are relative to the table.  The user of a test image is not looked at and may be empty.
 """
 
 import csv

@@ -64,7 +64,7 @@ def client_figures(population: Population) -> ClientFigures:
     return ClientFigures(num_examples, num_classes, np.clip(emd, 0, 2))  # rounding may leave -1e-16
 
 
-def partition_statistics(population: Population) -> PartitionStatistics:
+def describe_partition(population: Population) -> PartitionStatistics:
     figures = client_figures(population)
     return PartitionStatistics(
         name=population.name,

@@ -7,7 +7,7 @@ any size at once.  `server_sim.glyphs` and `server_sim.image_folder` produce suc
 
 Format version 1, a folder:
 
-    manifest.json        names, sizes, seed, recipe, and size and sha256 of every other file
+    manifest.json        names, counts, seed, recipe, and the size and sha256 of every array
     client_images.npy    uint8 [N, C, H, W], the examples of client 0, then of client 1, ...
     client_labels.npy    int64 [N]
     client_offsets.npy   int64 [num_clients + 1]: client k owns examples offsets[k] to offsets[k + 1]
@@ -32,28 +32,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ondevice.vocabulary import ExampleSet, IntArray
+
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 VERIFIED = "verified.json"
 ARRAYS = ("client_images", "client_labels", "client_offsets", "test_images", "test_labels")
 EXAMPLES_PER_BLOCK = 512  # how many images are asked for at a time while writing
 
+ImagesOf = Callable[[IntArray], NDArray[np.uint8]]  # record numbers [B] -> their images [B, C, H, W]
 Progress = Callable[[int, int], None]  # (examples done, examples in total)
 
 
 class PopulationError(ValueError):
     """A population's folder is missing, damaged or of another format."""
-
-
-@dataclass(frozen=True)
-class ExampleSet:
-    """Labelled images; the arrays may be views of a read-only memory map."""
-
-    images: NDArray[np.uint8]  # [N, C, H, W]
-    labels: NDArray[np.int64]  # [N]
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
 
 @dataclass(frozen=True)
@@ -91,7 +83,7 @@ class Population:
         channels, height, width = self.train.images.shape[1:]
         self.image_shape: tuple[int, int, int] = (channels, height, width)
         self._seed: int = manifest["seed"]
-        self._offsets: NDArray[np.int64] = arrays["client_offsets"]
+        self._offsets: IntArray = arrays["client_offsets"]
 
     def num_examples(self, client_id: int) -> int:
         start, stop = self._bounds(client_id)
@@ -121,7 +113,7 @@ class Population:
 def write_population(
     directory: Path,
     records: Records,
-    images_of: Callable[[NDArray[np.int64]], NDArray[np.uint8]],
+    images_of: ImagesOf,
     *,
     name: str,
     image_shape: tuple[int, int, int],
@@ -129,7 +121,7 @@ def write_population(
     recipe: dict[str, Any],
     progress: Progress | None = None,
 ) -> None:
-    """Write a population; `images_of(record numbers)` gives their images [len, C, H, W].
+    """Write a population of these records, asking `images_of` for their pixels block by block.
 
     `recipe` says how the data came about and is stored as it is.  The folder appears complete or not at all.  Raises
     FileExistsError when `directory` exists, also when another process finished it in the meantime.
@@ -137,53 +129,45 @@ def write_population(
     directory = Path(directory)
     if directory.exists():
         raise FileExistsError(f"{directory} exists; remove it first to write the population anew")
-    is_test = np.asarray(records.is_test, dtype=bool)
-    train_classes = {name for name, test in zip(records.classes, is_test, strict=True) if not test}
-    class_names = sorted(train_classes) + sorted(set(records.classes) - train_classes)
-    client_names = sorted({user for user, test in zip(records.users, is_test, strict=True) if not test})
-    class_id = {name: number for number, name in enumerate(class_names)}
-    client_id = {name: number for number, name in enumerate(client_names)}
-    labels = np.array([class_id[name] for name in records.classes], dtype=np.int64)
-    train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)  # record numbers
-    owners = np.array([client_id[records.users[i]] for i in train.tolist()], dtype=np.int64)
-    train = train[np.argsort(owners, kind="stable")]
+    layout = _lay_out(records)
+    num_done = 0
+
+    def checked_images_of(block: IntArray) -> NDArray[np.uint8]:
+        nonlocal num_done
+        images = images_of(block)
+        if images.dtype != np.uint8 or images.shape != (len(block), *image_shape):
+            raise ValueError(
+                f"images_of gave {images.dtype} {list(images.shape)} for {len(block)} records; "
+                f"expected uint8 {[len(block), *image_shape]}"
+            )
+        num_done += len(block)
+        if progress is not None:
+            progress(num_done, len(records.classes))
+        return images
 
     directory.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
     try:
-        _save(unfinished, "client_labels", labels[train])
-        _save(unfinished, "test_labels", labels[test])
-        sizes = np.bincount(owners, minlength=len(client_names))
-        _save(unfinished, "client_offsets", np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
-        done = 0
-        for array, rows in (("client_images", train), ("test_images", test)):
-            images = np.lib.format.open_memmap(
-                unfinished / f"{array}.npy", mode="w+", dtype=np.uint8, shape=(len(rows), *image_shape)
-            )
-            for start in range(0, len(rows), EXAMPLES_PER_BLOCK):
-                block = rows[start : start + EXAMPLES_PER_BLOCK]
-                images[start : start + len(block)] = images_of(block)
-                done += len(block)
-                if progress is not None:
-                    progress(done, len(labels))
-            images.flush()
+        _save(unfinished, "client_labels", layout.labels[layout.train])
+        _save(unfinished, "client_offsets", layout.offsets)
+        _save(unfinished, "test_labels", layout.labels[layout.test])
+        _save_images(unfinished, "client_images", layout.train, checked_images_of, image_shape)
+        _save_images(unfinished, "test_images", layout.test, checked_images_of, image_shape)
         manifest = {
             "format_version": FORMAT_VERSION,
             "name": name,
-            "num_classes": len(train_classes),
-            "num_clients": len(client_names),
-            "num_train_examples": len(train),
-            "num_test_examples": len(test),
+            "num_classes": layout.num_classes,
+            "num_train_examples": len(layout.train),
+            "num_test_examples": len(layout.test),
             "image_shape": list(image_shape),
             "seed": seed,
             "recipe": recipe,
             "files": {f"{array}.npy": _fingerprint(unfinished / f"{array}.npy") for array in ARRAYS},
-            "class_names": class_names,
-            "client_names": client_names,
+            "class_names": layout.class_names,
+            "client_names": layout.client_names,
         }
-        (unfinished / MANIFEST).write_text(
-            json.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8"
-        )
+        text = json.dumps(manifest, indent=1, ensure_ascii=False)
+        (unfinished / MANIFEST).write_text(text, encoding="utf-8")
         unfinished.chmod(0o755)  # mkdtemp makes folders private
         _rename_to_new(unfinished, directory)
     finally:
@@ -204,15 +188,61 @@ def open_population(directory: Path) -> Population:
     arrays = {
         "client_images": _load(directory, "client_images", np.uint8, (num_train, *shape)),
         "client_labels": _load(directory, "client_labels", np.int64, (num_train,)),
-        "client_offsets": _load(directory, "client_offsets", np.int64, (manifest["num_clients"] + 1,)),
+        "client_offsets": _load(directory, "client_offsets", np.int64, (len(manifest["client_names"]) + 1,)),
         "test_images": _load(directory, "test_images", np.uint8, (num_test, *shape)),
         "test_labels": _load(directory, "test_labels", np.int64, (num_test,)),
     }
     return Population(directory, manifest, arrays)
 
 
-def _save(directory: Path, array: str, values: NDArray[np.int64]) -> None:
+@dataclass(frozen=True)
+class _Layout:
+    """Records by number: which class, which client, in which order on disk."""
+
+    class_names: list[str]
+    client_names: list[str]
+    num_classes: int  # of the training split
+    labels: IntArray  # [records] class ids
+    train: IntArray  # record numbers of the training split, sorted by client
+    test: IntArray  # record numbers of the test split
+    offsets: IntArray  # [clients + 1] into train
+
+
+def _lay_out(records: Records) -> _Layout:
+    is_test = np.asarray(records.is_test, dtype=bool)
+    train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
+    users = [records.users[number] for number in train.tolist()]
+    train_classes = {records.classes[number] for number in train.tolist()}
+    class_names = sorted(train_classes) + sorted(set(records.classes) - train_classes)
+    client_names = sorted(set(users))
+    class_id = {class_name: number for number, class_name in enumerate(class_names)}
+    client_id = {client_name: number for number, client_name in enumerate(client_names)}
+    owners = np.array([client_id[user] for user in users], dtype=np.int64)
+    return _Layout(
+        class_names,
+        client_names,
+        num_classes=len(train_classes),
+        labels=np.array([class_id[class_name] for class_name in records.classes], dtype=np.int64),
+        train=train[np.argsort(owners, kind="stable")],
+        test=test,
+        offsets=np.concatenate([[0], np.cumsum(np.bincount(owners))]).astype(np.int64),
+    )
+
+
+def _save(directory: Path, array: str, values: IntArray) -> None:
     np.save(directory / f"{array}.npy", values, allow_pickle=False)
+
+
+def _save_images(
+    directory: Path, array: str, rows: IntArray, images_of: ImagesOf, image_shape: tuple[int, int, int]
+) -> None:
+    """Block by block, so that a data set larger than memory can be written."""
+    shape = (len(rows), *image_shape)
+    images = np.lib.format.open_memmap(directory / f"{array}.npy", mode="w+", dtype=np.uint8, shape=shape)
+    for start in range(0, len(rows), EXAMPLES_PER_BLOCK):
+        block = rows[start : start + EXAMPLES_PER_BLOCK]
+        images[start : start + len(block)] = images_of(block)
+    images.flush()
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:
@@ -243,16 +273,27 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
             f"{path} has format version {version!r}, this program reads {FORMAT_VERSION}; "
             + _MAKE_ANEW.format(directory)
         )
-    missing = _MANIFEST_KEYS - manifest.keys()
-    if missing:
-        raise PopulationError(f"{path} lacks {', '.join(sorted(missing))}; {_MAKE_ANEW.format(directory)}")
+    for key, kind in _MANIFEST_KEYS.items():
+        if not isinstance(manifest.get(key), kind):
+            raise PopulationError(
+                f"{path} has {key} = {manifest.get(key)!r}, expected {kind.__name__}; "
+                + _MAKE_ANEW.format(directory)
+            )
     return dict(manifest)
 
 
 _MAKE_ANEW = "delete the folder {} and make the data again"
 _MANIFEST_KEYS = {
-    *("name", "num_classes", "num_clients", "num_train_examples", "num_test_examples"),
-    *("image_shape", "seed", "recipe", "files", "class_names", "client_names"),
+    "name": str,
+    "num_classes": int,
+    "num_train_examples": int,
+    "num_test_examples": int,
+    "image_shape": list,
+    "seed": int,
+    "recipe": dict,
+    "files": dict,
+    "class_names": list,
+    "client_names": list,
 }
 
 
