@@ -8,6 +8,7 @@ maximum; the micro-batch is static, since a dynamic batch is specialised away by
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -45,21 +46,36 @@ def lower_embed(step: TrainStep, micro_batch: int) -> bytes:
 
 
 def planned_memory(program: bytes) -> int:
-    """Bytes of the arena that a program asks for: activations, gradients and the outputs; inputs are the caller's."""
+    """Bytes of the arena that a program asks for: activations and their gradients; inputs and outputs are the caller's."""
     from executorch.exir._serialize import _program
 
     plan = _program.deserialize_pte_binary(program).program.execution_plan[0]
     return sum(plan.non_const_buffer_sizes)
 
 
-def operators(program: bytes) -> list[str]:
-    """The operators of a program, one entry a call, for histograms."""
+@dataclass(frozen=True)
+class OperatorCall:
+    """One operator of a program as it is called."""
+
+    instruction: int
+    operator: str
+    sizes: tuple[tuple[int, ...], ...]
+    """Of the tensors that it takes and gives, at the largest width."""
+
+
+def program_calls(program: bytes) -> list[OperatorCall]:
+    """Every operator call of a program, in order."""
     from executorch.exir._serialize import _program
     from executorch.exir.schema import KernelCall
 
     plan = _program.deserialize_pte_binary(program).program.execution_plan[0]
-    calls = [instruction.instr_args for chain in plan.chains for instruction in chain.instructions]
-    return [plan.operators[call.op_index].name for call in calls if isinstance(call, KernelCall)]
+    calls = []
+    for at, instruction in enumerate(plan.chains[0].instructions):
+        if isinstance(instruction.instr_args, KernelCall):
+            values = [plan.values[argument].val for argument in instruction.instr_args.args]
+            sizes = tuple(tuple(value.sizes) for value in values if hasattr(value, "sizes"))
+            calls.append(OperatorCall(at, plan.operators[instruction.instr_args.op_index].name, sizes))
+    return calls
 
 
 def _to_program(graph: fx.GraphModule, example: tuple[Tensor, ...], dynamic_shapes: tuple[Any, ...]) -> bytes:
@@ -72,7 +88,7 @@ def _to_program(graph: fx.GraphModule, example: tuple[Tensor, ...], dynamic_shap
         exported = torch.export.export(graph, example, dynamic_shapes=dynamic_shapes, strict=False)
         edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True))
         config = ExecutorchBackendConfig(
-            memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=True),
+            memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False),
             sym_shape_eval_pass=ConstraintBasedSymShapeEvalPass(),
         )
         return bytes(edge.to_executorch(config).buffer)

@@ -11,5 +11,8 @@
     kernel_table.cpp   the kernels of one instruction set
     dispatch.cpp       picks the instruction set when the process starts
     operators.cpp      the kernels as operators of the runtime
+    program.cpp        an open program behind a C interface (program.h)
+    profiler.h         processor time of every instruction
+    program.py         the same from Python
     build.py           compiles them, for this machine or for ARM64
 """

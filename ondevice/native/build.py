@@ -1,4 +1,4 @@
-"""Compiles the kernel library with plain g++, once for each state of the sources, and loads it into ExecuTorch.
+"""Compiles the kernel library with plain g++, once for each state of the sources.
 
 The library is kept in the user's cache folder under a name that is a hash of sources, flags and the ExecuTorch version: a
 changed kernel is a new file, and two processes that build at the same time write the same bytes and rename them into
@@ -8,7 +8,6 @@ place.  The flags live here alone; whoever links the kernels into a program of t
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -30,7 +29,9 @@ KERNEL_SOURCES = (
     "kernel_table.cpp",
 )
 """Compiled once per instruction set."""
-COMMON_SOURCES = ("dispatch.cpp", "operators.cpp")
+COMMON_SOURCES = ("dispatch.cpp", "operators.cpp", "program.cpp")
+RUNTIME_LIBRARIES = ("executorch", "executorch_kernels_optimized", "executorch_threadpool")
+"""Of the wheel, none of which needs torch."""
 
 FLAGS = (
     "-std=c++20",
@@ -41,6 +42,7 @@ FLAGS = (
     "-DNDEBUG",
     "-DC10_USING_CUSTOM_GENERATED_MACROS",  # the wheel's headers lack the generated ones
     "-DET_USE_THREADPOOL",
+    "-DET_EVENT_TRACER_ENABLED",  # as the wheel was built; it shapes the runtime's classes
 )
 KERNEL_FLAGS = (
     "-ffp-contract=fast",
@@ -71,17 +73,6 @@ TARGETS = {
 }
 
 
-def load_kernels() -> Path:
-    """Build the library for this machine if need be, and register its operators with ExecuTorch's Python runtime."""
-    library = build_library()
-    # The runtime must be there first, and visible, so that the operators land in its registry and not in a second one.
-    runtime_folder = executorch_folder() / "lib"
-    for name in ("libexecutorch.so", "libexecutorch_threadpool.so"):
-        ctypes.CDLL(str(runtime_folder / name), mode=ctypes.RTLD_GLOBAL)
-    ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)  # loading the same file again registers nothing
-    return library
-
-
 def build_library(cache_folder: Path | None = None) -> Path:
     """The shared library for this machine, compiled now unless the cache has it."""
     target = host_target()
@@ -97,7 +88,9 @@ def build_library(cache_folder: Path | None = None) -> Path:
         _run(
             target,
             ["-shared", *map(str, objects), "-o", str(unfinished)]
-            + [f"-L{runtime_folder}", "-lexecutorch", "-lexecutorch_threadpool", f"-Wl,-rpath,{runtime_folder}"],
+            # Even where no symbol is used: the runtime's own operators register themselves when their library loads.
+            + [f"-L{runtime_folder}", f"-Wl,-rpath,{runtime_folder}", "-Wl,--no-as-needed"]
+            + [f"-l{name}" for name in RUNTIME_LIBRARIES],
         )
         os.replace(unfinished, library)
     return library
@@ -106,7 +99,7 @@ def build_library(cache_folder: Path | None = None) -> Path:
 def compile_objects(target: Target, executorch: Path, folder: Path) -> list[Path]:
     """Object files of the kernels and of their operators, compiled against the wheel unpacked at `executorch`."""
     include = executorch / "include"
-    headers = [f"-I{include}", f"-I{include / 'executorch/runtime/core/portable_type/c10'}"]
+    headers = [f"-isystem{include}", f"-isystem{include / 'executorch/runtime/core/portable_type/c10'}"]
     objects = []
     for name in COMMON_SOURCES:
         objects.append(folder / f"{name}.o")
