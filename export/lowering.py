@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from ondevice.backends.opening import Runtime
 from ondevice.train_step import TrainStep
+
+
+class CannotLower(ValueError):
+    """A runtime has no formulation for an operator of the extractor; the message names it and says what to do."""
 
 
 def lower(runtime: Runtime, step: TrainStep, micro_batch: int, max_width: int) -> dict[str, bytes]:
     """File name -> bytes.  The exporter of a runtime is imported only when an artifact is made for it."""
     if runtime == "executorch":
         from export import lower_executorch
+        from export.lower_executorch_graph import UnsupportedOperator as UnsupportedByExecutorch
 
-        return {
-            "step.pte": lower_executorch.lower_step(step, micro_batch, max_width),
-            "embed.pte": lower_executorch.lower_embed(step, micro_batch),
-        }
+        with _refusing(UnsupportedByExecutorch):
+            return {
+                "step.pte": lower_executorch.lower_step(step, micro_batch, max_width),
+                "embed.pte": lower_executorch.lower_embed(step, micro_batch),
+            }
     if runtime == "executorch-stock":
         from export import lower_executorch_stock
 
         return {"stock_step.pte": lower_executorch_stock.lower_step(step, micro_batch, max_width)}
     if runtime == "onnxruntime":
         from export import lower_onnx
+        from export.onnx_operators import UnsupportedOperator as UnsupportedByOnnx
 
-        return {
-            "step.onnx": lower_onnx.lower_step(step, micro_batch, max_width),
-            "embed.onnx": lower_onnx.lower_embed(step, micro_batch),
-        }
+        with _refusing(UnsupportedByOnnx):
+            return {
+                "step.onnx": lower_onnx.lower_step(step, micro_batch, max_width),
+                "embed.onnx": lower_onnx.lower_embed(step, micro_batch),
+            }
     from export import lower_ort_training
 
     files = lower_ort_training.lower(step, micro_batch, max_width)
     return {f"ort_training/{name}": data for name, data in files.items()}
+
+
+@contextmanager
+def _refusing(unsupported: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except unsupported as error:
+        raise CannotLower(str(error)) from error

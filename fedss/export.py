@@ -11,6 +11,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from export.lowering import CannotLower
 from export.memory_budget import BudgetTooSmall
 from export.parity import ParityFailed
 from export.pipeline import export_artifact
@@ -86,7 +87,7 @@ def command(
         raise UsageError(str(error)) from error
     try:
         artifact = export_artifact(recipe, out, overwrite, report=lambda what: log.print(f"[dim]{what}[/]"))
-    except (FileExistsError, BudgetTooSmall) as error:
+    except (FileExistsError, BudgetTooSmall, CannotLower) as error:
         raise UsageError(str(error)) from error
     except ParityFailed as error:
         raise CheckFailed(str(error)) from error
