@@ -15,19 +15,17 @@ class CannotLower(ValueError):
 
 def lower(runtime: Runtime, step: TrainStep, micro_batch: int, max_width: int) -> dict[str, bytes]:
     """File name -> bytes.  The exporter of a runtime is imported only when an artifact is made for it."""
-    if runtime == "executorch":
-        from export import lower_executorch
+    if runtime in ("executorch", "executorch-stock"):
+        from export import lower_executorch, lower_executorch_stock
         from export.lower_executorch_graph import UnsupportedOperator as UnsupportedByExecutorch
 
         with _refusing(UnsupportedByExecutorch):
+            if runtime == "executorch-stock":
+                return {"stock_step.pte": lower_executorch_stock.lower_step(step, micro_batch, max_width)}
             return {
                 "step.pte": lower_executorch.lower_step(step, micro_batch, max_width),
                 "embed.pte": lower_executorch.lower_embed(step, micro_batch),
             }
-    if runtime == "executorch-stock":
-        from export import lower_executorch_stock
-
-        return {"stock_step.pte": lower_executorch_stock.lower_step(step, micro_batch, max_width)}
     if runtime == "onnxruntime":
         from export import lower_onnx
         from export.onnx_operators import UnsupportedOperator as UnsupportedByOnnx

@@ -15,13 +15,15 @@ from ondevice.artifact import INITIAL, Artifact, Manifest, MemoryFigure, write_a
 from ondevice.backends.opening import Runtime
 from ondevice.step_process import StepJob, StepProcess
 
-MEASURED_STEPS = 3
+MEASURED_BATCH = 32
+"""The paper's batch: its micro-batches add their gradients up, and the sum takes memory too."""
+MEASURED_STEPS = 2
 """The peak of a process is reached in its first steps."""
 
 
 def measure_peak(artifact: Artifact, runtime: str, width: int) -> int:
-    """Bytes, for one micro-batch of the artifact's own size."""
-    with StepProcess(StepJob(str(artifact.directory), runtime, artifact.micro_batch, width)) as process:
+    """Bytes, for a batch in micro-batches of the artifact's size."""
+    with StepProcess(StepJob(str(artifact.directory), runtime, MEASURED_BATCH, width)) as process:
         for _ in range(MEASURED_STEPS):
             process.step()
         return process.peak_bytes()

@@ -48,6 +48,9 @@ GOLDEN_WIDTH = 16
 NEED_TORCH: tuple[Runtime, ...] = ("onnxruntime-training", "executorch-stock")
 """Runtimes whose Python module loads torch: that process is no measure for a phone, and a budget does not bind it."""
 
+RUN_TO_RUN_BYTES = 2 * MEGABYTE
+"""By how much the peak of the same process differs from one run to the next."""
+
 Programs = dict[Runtime, dict[str, bytes]]
 
 
@@ -103,7 +106,7 @@ class _Lowered:
         """The recipe's, or the largest that its memory budget allows."""
         if self._recipe.memory_budget_mb is None:
             return self._recipe.micro_batch
-        budget = self._recipe.memory_budget_mb * MEGABYTE
+        budget = self._recipe.memory_budget_mb * MEGABYTE - RUN_TO_RUN_BYTES
         return largest_micro_batch(self._peak_bytes, budget, LARGEST_MICRO_BATCH)
 
     def _peak_bytes(self, micro_batch: int) -> int:

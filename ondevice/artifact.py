@@ -68,7 +68,7 @@ class MemoryFigure:
     planned_bytes: int | None
     """The arena that the program asks for; None where the runtime plans at run time."""
     peak_bytes: int | None
-    """Measured: the peak of a process that does nothing but step; None where it was not measured."""
+    """Measured: of a process that only steps, a batch of 32 in micro-batches; None where it was not measured."""
 
 
 @dataclass(frozen=True)
