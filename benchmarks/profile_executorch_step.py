@@ -27,7 +27,9 @@ MAX_WIDTH = 1024
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--arch", default="mobilenet_v3_large", choices=ARCHITECTURES)
     parser.add_argument("--micro-batch", type=int, default=4)
     parser.add_argument("--image-size", type=int, default=96)
@@ -44,7 +46,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "step.pte"
         path.write_bytes(data)
-        microseconds = _measure(Program(path, profiled=True), step, options.micro_batch, options.width, options.runs)
+        microseconds = _measure(
+            Program(path, profiled=True), step, options.micro_batch, options.width, options.runs
+        )
     rows = [(microseconds[call.instruction], call.operator, call.sizes) for call in calls]
     total = sum(row[0] for row in rows)
 
@@ -52,8 +56,12 @@ def main() -> None:
     shares = defaultdict(list)
     for time, name, _ in rows:
         shares[name].append(time)
-    title = f"{options.arch}, micro-batch {options.micro_batch}, {options.image_size} px, width {options.width}, {instruction_set()}"
-    table = Table("operator", "calls", "ms", "share", title=f"{title}: {total / 1000:.2f} ms")
+    title = (
+        f"{options.arch}, micro-batch {options.micro_batch}, {options.image_size} px, width {options.width}"
+    )
+    table = Table(
+        "operator", "calls", "ms", "share", title=f"{title}, {instruction_set()}: {total / 1000:.2f} ms"
+    )
     for name, times in sorted(shares.items(), key=lambda share: -sum(share[1])):
         table.add_row(name, str(len(times)), f"{sum(times) / 1000:.3f}", f"{sum(times) / total:.1%}")
     console.print(table)
@@ -70,7 +78,14 @@ def _measure(program: Program, step: TrainStep, batch: int, width: int, runs: in
     columns = random.standard_normal((width, step.spec.column_dim), np.float32)
     images = random.standard_normal((batch, *step.spec.image_shape), np.float32)
     labels = random.integers(0, width, batch)
-    inputs = [*weights, columns, np.zeros(width, np.float32), images, labels, np.full(batch, 1 / batch, np.float32)]
+    inputs = [
+        *weights,
+        columns,
+        np.zeros(width, np.float32),
+        images,
+        labels,
+        np.full(batch, 1 / batch, np.float32),
+    ]
     gradients = [np.empty_like(weight) for weight in weights]
     outputs = [np.empty((), np.float32), *gradients, np.empty((MAX_WIDTH, step.spec.column_dim), np.float32)]
     measured = []

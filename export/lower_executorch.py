@@ -21,9 +21,11 @@ from ondevice.train_step import TrainStep
 
 
 def lower_step(step: TrainStep, micro_batch: int, max_width: int) -> bytes:
-    """step.pte: the step's contract (`ondevice.train_step`) for micro-batches of `micro_batch` and 1 to `max_width` columns."""
+    """step.pte: the step's contract (`ondevice.train_step`) for `micro_batch` examples and 1 to `max_width` columns."""
     if max_width < 2:
-        raise ValueError(f"max_width is {max_width}; expected 2 or more: one class alone has nothing to learn from")
+        raise ValueError(
+            f"max_width is {max_width}; expected 2 or more: one class alone has nothing to learn from"
+        )
     width = torch.export.Dim("width", min=1, max=max_width)
     spec = step.spec
     example = (
@@ -47,7 +49,7 @@ def lower_embed(step: TrainStep, micro_batch: int) -> bytes:
 
 def planned_memory(program: bytes) -> int:
     """Bytes of the arena that a program asks for: activations and their gradients; inputs and outputs are the caller's."""
-    from executorch.exir._serialize import _program
+    from executorch.exir._serialize import _program  # type: ignore[import-untyped]
 
     plan = _program.deserialize_pte_binary(program).program.execution_plan[0]
     return sum(plan.non_const_buffer_sizes)
@@ -66,7 +68,7 @@ class OperatorCall:
 def program_calls(program: bytes) -> list[OperatorCall]:
     """Every operator call of a program, in order."""
     from executorch.exir._serialize import _program
-    from executorch.exir.schema import KernelCall
+    from executorch.exir.schema import KernelCall  # type: ignore[import-untyped]
 
     plan = _program.deserialize_pte_binary(program).program.execution_plan[0]
     calls = []
@@ -81,12 +83,14 @@ def program_calls(program: bytes) -> list[OperatorCall]:
 def _to_program(graph: fx.GraphModule, example: tuple[Tensor, ...], dynamic_shapes: tuple[Any, ...]) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ExecuTorch marks its own modules as experimental on import
-        from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
-        from executorch.exir.passes import MemoryPlanningPass
-        from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEvalPass
+        from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge  # type: ignore[import-untyped]
+        from executorch.exir.passes import MemoryPlanningPass  # type: ignore[import-untyped]
+        from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEvalPass  # type: ignore[import-untyped]
 
         exported = torch.export.export(graph, example, dynamic_shapes=dynamic_shapes, strict=False)
-        edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True))
+        edge = to_edge(
+            exported, compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
+        )
         config = ExecutorchBackendConfig(
             memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False),
             sym_shape_eval_pass=ConstraintBasedSymShapeEvalPass(),

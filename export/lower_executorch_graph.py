@@ -121,7 +121,8 @@ class _Rewrite:
 
     def run(self) -> fx.GraphModule:
         nodes = list(self._traced.graph.nodes)
-        first_output = nodes[-1].args[0][0]
+        outputs: Any = nodes[-1].args[0]
+        first_output = outputs[0]
         while first_output.target is aten.detach.default:
             first_output = first_output.args[0]
         for node in nodes:
@@ -134,13 +135,15 @@ class _Rewrite:
 
     def _translate(self, node: fx.Node) -> Any:
         if node.op == "output":
-            return self._graph.output([self._plain(self._known[result]) for result in node.args[0]])
+            results: Any = node.args[0]
+            return self._graph.output([self._plain(self._known[result]) for result in results])
         if node.op != "call_function":
             return self._graph.node_copy(node)
         if node.target is operator.getitem:
-            return self._known[node.args[0]][node.args[1]]
-        arguments = fx.map_arg(node.args, lambda argument: _Known(self._known[argument]))
-        arguments = [argument.value if isinstance(argument, _Known) else argument for argument in arguments]
+            outputs, at = node.args
+            assert isinstance(outputs, fx.Node)
+            return self._known[outputs][at]
+        arguments = [self._known[given] if isinstance(given, fx.Node) else given for given in node.args]
         if node.target in _RULES:
             result = _RULES[node.target](self, *arguments)
             if result is not NotImplemented:
@@ -177,13 +180,15 @@ class _Rewrite:
         if isinstance(known, Gated):
             key = (known, self._in_backward)
             if key not in self._materialised:
-                self._materialised[key] = self._emit(fedss.materialise.default, *known.value.arguments(), known.gate, None)
+                self._materialised[key] = self._emit(
+                    fedss.materialise.default, *known.value.arguments(), known.gate, None
+                )
             return self._materialised[key]
         if isinstance(known, PerPlane):
             known = PlaneGradient(None, shift=known.vector)
         if isinstance(known, PlaneGradient):
             return self._spread(known)
-        self._refuse(f"on {known}")
+        return self._refuse(f"on {known}")
 
     def _spread(self, gradient: PlaneGradient) -> fx.Node:
         """planes * scale + shift in ATen operators, where no kernel of ours takes the formula."""
@@ -192,7 +197,9 @@ class _Rewrite:
         def as_planes(vector: fx.Node) -> fx.Node:
             turned = self._emit(aten.clone.default, self._emit(aten.t.default, vector))
             column = self._emit(aten.view.default, turned, [channels, batch, 1, 1])
-            return self._emit(aten.clone.default, self._emit(aten.expand.default, column, [channels, batch, height, width]))
+            return self._emit(
+                aten.clone.default, self._emit(aten.expand.default, column, [channels, batch, height, width])
+            )
 
         result = gradient.planes
         if result is not None and gradient.scale is not None:
@@ -218,14 +225,18 @@ class _Rewrite:
 
     # Convolutions.
 
-    def convolution(self, x: Any, weight: fx.Node, bias: Any, stride: Any, padding: Any, *rest: Any) -> Planes:
+    def convolution(
+        self, x: Any, weight: fx.Node, bias: Any, stride: Any, padding: Any, *rest: Any
+    ) -> Planes:
         match self._kind(weight, stride, padding, *rest):
             case "pointwise" if x is not None and not isinstance(x, fx.Node):
                 return Planes(self._emit(fedss.pointwise.default, self._planes(x), weight, bias))
             case "depthwise":
                 if bias is not None:
                     self._refuse("depthwise with a bias")
-                return Planes(self._emit(fedss.depthwise.default, *self._value_arguments(x), weight, stride[0]))
+                return Planes(
+                    self._emit(fedss.depthwise.default, *self._value_arguments(x), weight, stride[0])
+                )
         image, batch_first = self._dense_input(x)
         return Planes(
             self._emit(fedss.convolution.default, image, weight, bias, stride[0], padding[0], batch_first)
@@ -234,8 +245,8 @@ class _Rewrite:
     def convolution_backward(
         self, gradient: Any, x: Any, weight: fx.Node, _bias_size: Any, stride: Any, padding: Any, *rest: Any
     ) -> tuple[Any, Any, Any]:
-        *rest, (wants_x, wants_weight, wants_bias) = rest
-        kind = self._kind(weight, stride, padding, *rest)
+        *geometry, (wants_x, wants_weight, wants_bias) = rest
+        kind = self._kind(weight, stride, padding, *geometry)
         if kind == "pointwise" and isinstance(x, fx.Node):
             kind = "dense"
         g = self._planes(gradient)
@@ -253,7 +264,13 @@ class _Rewrite:
             else:
                 image, batch_first = self._dense_input(x)
                 weight_gradient = self._emit(
-                    fedss.convolution_weight_gradient.default, g, image, kernel, stride[0], padding[0], batch_first
+                    fedss.convolution_weight_gradient.default,
+                    g,
+                    image,
+                    kernel,
+                    stride[0],
+                    padding[0],
+                    batch_first,
                 )
         if wants_bias:
             bias_gradient = self._emit(fedss.channel_sums.default, g)
@@ -270,18 +287,29 @@ class _Rewrite:
         return x_gradient, weight_gradient, bias_gradient
 
     def _kind(
-        self, weight: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, _out_padding: Any, groups: int
+        self,
+        weight: Any,
+        stride: Any,
+        padding: Any,
+        dilation: Any,
+        transposed: bool,
+        _out_padding: Any,
+        groups: int,
     ) -> str:
         is_backward = self._at.target is aten.convolution_backward.default
         out_channels, in_channels, height, width = _shape(self._at.args[2 if is_backward else 1])
         square = height == width and len(set(stride)) == len(set(padding)) == 1
         if transposed or set(dilation) != {1} or not square:
-            self._refuse(f"with stride {stride}, padding {padding}, dilation {dilation}, transposed {transposed}")
+            self._refuse(
+                f"with stride {stride}, padding {padding}, dilation {dilation}, transposed {transposed}"
+            )
         if groups == 1:
             return "pointwise" if (height, stride[0], padding[0]) == (1, 1, 0) else "dense"
         depthwise = groups == out_channels and in_channels == 1
         if not depthwise or height not in (3, 5) or stride[0] not in (1, 2) or padding[0] != height // 2:
-            self._refuse(f"with {groups} groups, kernel {height}, stride {stride[0]}, padding {padding[0]}, {weight}")
+            self._refuse(
+                f"with {groups} groups, kernel {height}, stride {stride[0]}, padding {padding[0]}, {weight}"
+            )
         return "depthwise"
 
     def _dense_input(self, x: Any) -> tuple[fx.Node, bool]:
@@ -291,12 +319,24 @@ class _Rewrite:
     # GroupNorm and activations.
 
     def group_norm(
-        self, x: Any, gamma: Any, beta: Any, _batch: int, _channels: int, _plane: int, groups: int, epsilon: float
+        self,
+        x: Any,
+        gamma: Any,
+        beta: Any,
+        _batch: int,
+        _channels: int,
+        _plane: int,
+        groups: int,
+        epsilon: float,
     ) -> tuple[Value, Value, Value]:
         planes = self._planes(x)
         moments = self._emit(fedss.group_moments.default, planes, groups, epsilon)
         value = Value(planes, moments, gamma, beta)
-        return value, value, value  # whoever reads mean and deviation, the backward pass, finds the value by them
+        return (
+            value,
+            value,
+            value,
+        )  # whoever reads mean and deviation, the backward pass, finds the value by them
 
     def group_norm_backward(
         self, gradient: Any, _x: Any, value: Value, *_rest: Any
@@ -308,7 +348,11 @@ class _Rewrite:
         else:
             gradient = self._gradient(gradient)
         node = self._emit(
-            fedss.group_norm_gradient.default, gradient.planes, gradient.scale, gradient.shift, *value.arguments()
+            fedss.group_norm_gradient.default,
+            gradient.planes,
+            gradient.scale,
+            gradient.shift,
+            *value.arguments(),
         )
         outputs = [self._emit(operator.getitem, node, i) for i in range(3)]
         return Planes(outputs[0]), outputs[1], outputs[2]
@@ -383,9 +427,13 @@ class _Rewrite:
 
     def _add_planes(self, a: fx.Node, b: fx.Node) -> fx.Node:
         """A gradient that joins another one: the product that makes it starts from the other instead of from 0."""
-        last = next(reversed(self._graph.nodes))
+        last: fx.Node = next(reversed(self._graph.nodes))
         for product, other in ((a, b), (b, a)):
-            if product is last and product.target is fedss.pointwise_input_gradient.default and product.args[2] is None:
+            if (
+                product is last
+                and product.target is fedss.pointwise_input_gradient.default
+                and product.args[2] is None
+            ):
                 product.args = (*product.args[:2], other)
                 return product
         return self._emit(aten.add.Tensor, a, b)
@@ -410,22 +458,40 @@ class _Rewrite:
         return PerPlane(self._emit(aten.mul.Scalar, x.vector, 1.0 / by))
 
     def max_pool(
-        self, x: Any, kernel: Any, stride: Any = (), padding: Any = (0, 0), dilation: Any = (1, 1), ceil: bool = False
+        self,
+        x: Any,
+        kernel: Any,
+        stride: Any = (),
+        padding: Any = (0, 0),
+        dilation: Any = (1, 1),
+        ceil: bool = False,
     ) -> tuple[Planes, None]:
         window = self._window(kernel, stride, padding, dilation, ceil)
         return Planes(self._emit(fedss.max_pool.default, self._planes(x), *window)), None
 
     def max_pool_backward(
-        self, gradient: Any, x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool, _indices: Any
+        self,
+        gradient: Any,
+        x: Any,
+        kernel: Any,
+        stride: Any,
+        padding: Any,
+        dilation: Any,
+        ceil: bool,
+        _indices: Any,
     ) -> Planes:
         window = self._window(kernel, stride, padding, dilation, ceil)
         arguments = (self._planes(gradient), self._planes(x), *window)
         return Planes(self._emit(fedss.max_pool_gradient.default, *arguments))
 
-    def _window(self, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> tuple[int, int, int]:
+    def _window(
+        self, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
+    ) -> tuple[int, int, int]:
         stride = stride or kernel
         if ceil or set(dilation) != {1} or any(len(set(sizes)) != 1 for sizes in (kernel, stride, padding)):
-            self._refuse(f"with kernel {kernel}, stride {stride}, padding {padding}, dilation {dilation}, ceil {ceil}")
+            self._refuse(
+                f"with kernel {kernel}, stride {stride}, padding {padding}, dilation {dilation}, ceil {ceil}"
+            )
         return kernel[0], stride[0], padding[0]
 
     # Matrices and shapes.
@@ -435,7 +501,9 @@ class _Rewrite:
 
     def product(self, a: Any, b: Any, start: Any = None) -> fx.Node:
         flags = [isinstance(matrix, Transposed) for matrix in (a, b)]
-        nodes = [matrix.node if isinstance(matrix, Transposed) else self._plain(matrix) for matrix in (a, b)]
+        nodes: list[fx.Node] = [
+            matrix.node if isinstance(matrix, Transposed) else self._plain(matrix) for matrix in (a, b)
+        ]
         return self._emit(fedss.product.default, *nodes, *flags, start)
 
     def view(self, x: Any, sizes: Any) -> Any:
@@ -444,16 +512,11 @@ class _Rewrite:
             turned = self._emit(aten.permute.default, self._planes(x), [1, 0, 2, 3])
             return self._emit(aten.view.default, self._emit(aten.clone.default, turned), sizes)
         if len(sizes) == 4:
-            turned = self._emit(aten.permute.default, self._emit(aten.view.default, self._plain(x), sizes), [1, 0, 2, 3])
+            turned = self._emit(
+                aten.permute.default, self._emit(aten.view.default, self._plain(x), sizes), [1, 0, 2, 3]
+            )
             return Planes(self._emit(aten.clone.default, turned))
         return NotImplemented
-
-
-@dataclass(frozen=True)
-class _Known:
-    """Wraps what is known of an argument, so that fx.map_arg takes it for a leaf."""
-
-    value: Any
 
 
 def _shape(node: Any) -> tuple[int, ...]:
@@ -461,7 +524,9 @@ def _shape(node: Any) -> tuple[int, ...]:
 
 
 def _described(node: fx.Node) -> str:
-    return "on " + ", ".join(str(list(_shape(argument))) for argument in node.all_input_nodes if "val" in argument.meta)
+    return "on " + ", ".join(
+        str(list(_shape(argument))) for argument in node.all_input_nodes if "val" in argument.meta
+    )
 
 
 _RULES: dict[Any, Callable[..., Any]] = {
@@ -474,7 +539,9 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.hardswish.default: lambda rewrite, x: rewrite._activation(x, Activation.HARDSWISH),
     aten.hardsigmoid.default: lambda rewrite, x: rewrite._activation(x, Activation.HARDSIGMOID),
     aten.threshold_backward.default: _Rewrite.threshold_backward,
-    aten.hardswish_backward.default: lambda rewrite, g, x: rewrite._activation_backward(g, x, Activation.HARDSWISH),
+    aten.hardswish_backward.default: lambda rewrite, g, x: rewrite._activation_backward(
+        g, x, Activation.HARDSWISH
+    ),
     aten.hardsigmoid_backward.default: lambda rewrite, g, x: rewrite._activation_backward(
         g, x, Activation.HARDSIGMOID
     ),

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
+from typing import Any
 
 import torch
 from torch import Tensor
 
-_LIBRARY = torch.library.Library("fedss", "DEF")
+_LIBRARY: Any = torch.library.Library("fedss", "DEF")  # type: ignore[no-untyped-call]
 _VALUE = "Tensor x, Tensor? moments, Tensor? gamma, Tensor? beta, int activation"
 
 
@@ -28,7 +29,9 @@ class Activation(IntEnum):
     HARDSIGMOID = 3
 
 
-def _operator(name: str, arguments: str, shapes: Callable[..., Tensor | tuple[Tensor, ...]], outputs: int = 1) -> None:
+def _operator(
+    name: str, arguments: str, shapes: Callable[..., Tensor | tuple[Tensor, ...]], outputs: int = 1
+) -> None:
     """Declare `fedss::name` and the variant with outputs that ExecuTorch calls."""
     if outputs == 1:
         returns, out, out_returns = "Tensor", "Tensor(a!) out", "Tensor(a!)"
@@ -46,7 +49,9 @@ def _product(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool, _start:
     return a.new_empty(a.shape[1 if transpose_a else 0], b.shape[0 if transpose_b else 1])
 
 
-def _convolved(x: Tensor, channels: int, kernel: int, stride: int, padding: int, batch_first: bool = False) -> Tensor:
+def _convolved(
+    x: Tensor, channels: int, kernel: int, stride: int, padding: int, batch_first: bool = False
+) -> Tensor:
     height, width = ((size + 2 * padding - kernel) // stride + 1 for size in x.shape[2:])
     return x.new_empty(channels, x.shape[0 if batch_first else 1], height, width)
 

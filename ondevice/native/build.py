@@ -109,8 +109,16 @@ def compile_objects(target: Target, executorch: Path, folder: Path) -> list[Path
             objects.append(folder / f"{name}.{instruction_set}.o")
             _run(
                 target,
-                [*FLAGS, *KERNEL_FLAGS, *flags, f"-DFEDSS_ISA={instruction_set}"]
-                + ["-c", str(SOURCE_FOLDER / name), "-o", str(objects[-1])],
+                [
+                    *FLAGS,
+                    *KERNEL_FLAGS,
+                    *flags,
+                    f"-DFEDSS_ISA={instruction_set}",
+                    "-c",
+                    str(SOURCE_FOLDER / name),
+                    "-o",
+                    str(objects[-1]),
+                ],
             )
     return objects
 
@@ -152,7 +160,8 @@ def _run(target: Target, arguments: list[str]) -> None:
     compiler = shutil.which(target.compiler)
     if compiler is None:
         raise KernelBuildError(
-            f"{target.compiler} is not installed, and the kernels have to be compiled; apt-get install {target.debian_package}"
+            f"{target.compiler} is not installed, and the kernels have to be compiled; "
+            f"apt-get install {target.debian_package}"
         )
     done = subprocess.run([compiler, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:

@@ -89,9 +89,14 @@ def instruction_set() -> str:
 def _tensors(arrays: Sequence[Array]) -> Any:
     tensors = (_Tensor * len(arrays))()
     for tensor, array in zip(tensors, arrays, strict=True):
-        if not array.flags.c_contiguous or array.dtype not in (np.float32, np.int64) or array.ndim > _MAX_RANK:
+        if (
+            not array.flags.c_contiguous
+            or array.dtype not in (np.float32, np.int64)
+            or array.ndim > _MAX_RANK
+        ):
             raise ValueError(
-                f"{array.dtype}{list(array.shape)}, strides {array.strides}; expected contiguous float32 or int64 of at most 4 dimensions"
+                f"{array.dtype}{list(array.shape)}, strides {array.strides}; "
+                "expected contiguous float32 or int64 of at most 4 dimensions"
             )
         tensor.data = array.ctypes.data
         tensor.sizes[: array.ndim] = array.shape
