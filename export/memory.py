@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,9 @@ from ondevice import safetensors_file
 from ondevice.artifact import INITIAL, Artifact, Manifest, MemoryFigure, write_artifact
 from ondevice.backends.opening import Runtime
 from ondevice.step_process import StepJob, StepProcess
+
+Report = Callable[[str], None]
+"""Is told what is being done."""
 
 MEASURED_BATCH = 32
 """The paper's batch: its micro-batches add their gradients up, and the sum takes memory too."""
@@ -29,19 +32,28 @@ def measure_peak(artifact: Artifact, runtime: str, width: int) -> int:
         return process.peak_bytes()
 
 
+def measure_widths(
+    artifact: Artifact,
+    runtime: Runtime,
+    planned: int | None,
+    widths: Sequence[int],
+    report: Report = lambda _: None,
+) -> Iterator[MemoryFigure]:
+    """A process for every width; `planned` is the same for all, since programs plan for the largest."""
+    for width in widths:
+        report(f"measuring the memory of {runtime} at micro-batch {artifact.micro_batch}, width {width}")
+        peak = measure_peak(artifact, runtime, width)
+        yield MemoryFigure(runtime, artifact.micro_batch, width, planned, peak)
+
+
 def measure_programs(
-    manifest: Manifest, programs: dict[str, bytes], initial: bytes, runtime: Runtime, widths: Sequence[int]
+    manifest: Manifest, programs: Mapping[str, bytes], initial: bytes, runtime: Runtime, widths: Sequence[int]
 ) -> list[MemoryFigure]:
     """Programs that belong to no artifact yet, such as those of a micro-batch that is only being tried."""
-    planned = planned_bytes(programs)
     with tempfile.TemporaryDirectory() as directory:
-        trial = write_artifact(
-            Path(directory), replace(manifest, runtimes=(runtime,)), {INITIAL: initial, **programs}
-        )
-        return [
-            MemoryFigure(runtime, trial.micro_batch, width, planned, measure_peak(trial, runtime, width))
-            for width in widths
-        ]
+        files = {INITIAL: initial, **programs}
+        trial = write_artifact(Path(directory), replace(manifest, runtimes=(runtime,)), files)
+        return list(measure_widths(trial, runtime, planned_bytes(programs), widths))
 
 
 def memory_table(
@@ -49,14 +61,19 @@ def memory_table(
     runtimes: Sequence[Runtime],
     micro_batches: Sequence[int],
     widths: Sequence[int],
-    report: Callable[[str], None] = lambda _: None,
+    report: Report = lambda _: None,
 ) -> Iterator[MemoryFigure]:
-    """What the same step would need at other micro-batches and widths: lowered again, planned and measured."""
+    """What the same step needs at other widths, and would need at other micro-batches: lowered again for those."""
     weights = artifact.initial()
-    initial = safetensors_file.to_bytes(weights, {})
+    planned = {figure.runtime: figure.planned_bytes for figure in artifact.manifest.memory}
     for runtime in runtimes:
         for micro_batch in micro_batches:
+            if micro_batch == artifact.micro_batch:
+                yield from measure_widths(artifact, runtime, planned[runtime], widths, report)
+                continue
             report(f"lowering for {runtime}, micro-batch {micro_batch}")
             programs = lower(runtime, build_step(artifact.spec, weights), micro_batch, artifact.max_width)
             manifest = replace(artifact.manifest, micro_batch=micro_batch)
-            yield from measure_programs(manifest, programs, initial, runtime, widths)
+            yield from measure_programs(
+                manifest, programs, safetensors_file.to_bytes(weights, {}), runtime, widths
+            )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -18,7 +18,7 @@ from typing import Any
 from export.footprint import operators, planned_bytes
 from export.golden import build_step, draw_images, expected_step, float64_copy
 from export.lowering import lower
-from export.memory import measure_peak, measure_programs
+from export.memory import Report, measure_programs, measure_widths
 from export.memory_budget import largest_micro_batch
 from export.parity import check_parity
 from export.pretrained_weights import load_weights
@@ -31,7 +31,6 @@ from ondevice.artifact import (
     MEGABYTE,
     Artifact,
     Manifest,
-    MemoryFigure,
     Parameter,
     Parity,
     open_artifact,
@@ -45,6 +44,8 @@ from ondevice.train_step import TrainStep
 
 GOLDEN_EXAMPLES = 4
 GOLDEN_WIDTH = 16
+PAPER_WIDTH = 170
+"""The largest |S_k| of the paper's Landmarks clients; memory is measured there and at the maximal width."""
 NEED_TORCH: tuple[Runtime, ...] = ("onnxruntime-training", "executorch-stock")
 """Runtimes whose Python module loads torch: that process is no measure for a phone, and a budget does not bind it."""
 
@@ -55,7 +56,7 @@ Programs = dict[Runtime, dict[str, bytes]]
 
 
 def export_artifact(
-    recipe: ExportRecipe, out: Path, overwrite: bool = False, report: Callable[[str], None] = lambda _: None
+    recipe: ExportRecipe, out: Path, overwrite: bool = False, report: Report = lambda _: None
 ) -> Artifact:
     """Make the artifact `out`.  `report` is told what is being done.
 
@@ -80,10 +81,11 @@ def export_artifact(
         for runtime in recipe.runtimes:
             report(f"checking {runtime} against float64")
             parity[runtime] = check_parity(artifact, runtime, [golden, *others])
+        widths = sorted({min(PAPER_WIDTH, recipe.max_width), recipe.max_width})
         memory = tuple(
             figure
             for runtime in recipe.runtimes
-            for figure in _measure(artifact, runtime, planned_bytes(programs[runtime]), report)
+            for figure in measure_widths(artifact, runtime, planned_bytes(programs[runtime]), widths, report)
         )
         rewrite_manifest(artifact.directory, replace(artifact.manifest, parity=parity, memory=memory))
         _publish(artifact.directory, out)
@@ -93,7 +95,7 @@ def export_artifact(
 class _Lowered:
     """Programs by micro-batch, each made once: a memory budget tries several before one is published."""
 
-    def __init__(self, recipe: ExportRecipe, step: TrainStep, report: Callable[[str], None]) -> None:
+    def __init__(self, recipe: ExportRecipe, step: TrainStep, report: Report) -> None:
         self._recipe = recipe
         self._step = step
         self._report = report
@@ -142,16 +144,6 @@ def _expected_steps(step: TrainStep, micro_batch: int, recipe: ExportRecipe) -> 
         expected_step(exact, images[:1], 1, recipe.seed),
         expected_step(exact, images, recipe.max_width, recipe.seed),
     ]
-
-
-def _measure(
-    artifact: Artifact, runtime: Runtime, planned: int | None, report: Callable[[str], None]
-) -> Iterator[MemoryFigure]:
-    """At the paper's width (its largest |S_k| was 170) and at the maximal one."""
-    for width in sorted({min(170, artifact.max_width), artifact.max_width}):
-        report(f"measuring the memory of {runtime} at width {width}")
-        peak = measure_peak(artifact, runtime, width)
-        yield MemoryFigure(runtime, artifact.micro_batch, width, planned, peak)
 
 
 def _manifest(

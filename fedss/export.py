@@ -18,6 +18,7 @@ from export.pipeline import export_artifact
 from export.recipe import ExportRecipe
 from fedss.comma_lists import names
 from fedss.console import CheckFailed, Json, UsageError, log, show_result
+from fedss.termination import unwinding_on_sigterm
 from ondevice.artifact import MEGABYTE, Artifact, MemoryFigure
 from ondevice.backends.opening import RUNTIMES, Runtime
 from ondevice.extractors import ARCHITECTURES
@@ -86,7 +87,10 @@ def command(
     except ValueError as error:
         raise UsageError(str(error)) from error
     try:
-        artifact = export_artifact(recipe, out, overwrite, report=lambda what: log.print(f"[dim]{what}[/]"))
+        with unwinding_on_sigterm():
+            artifact = export_artifact(
+                recipe, out, overwrite, report=lambda what: log.print(f"[dim]{what}[/]")
+            )
     except (FileExistsError, BudgetTooSmall, CannotLower) as error:
         raise UsageError(str(error)) from error
     except ParityFailed as error:

@@ -15,10 +15,11 @@ from export.communication import round_bytes
 from export.memory import memory_table as measure_memory
 from export.pipeline import NEED_TORCH
 from fedss.comma_lists import numbers
-from fedss.console import Json, UsageError, log, show_result
+from fedss.console import CheckFailed, Json, UsageError, log, show_result
 from fedss.export import memory_table
 from ondevice.artifact import Artifact, MemoryFigure, open_artifact
-from ondevice.backends.opening import Runtime
+from ondevice.backends.opening import Runtime, open_backend
+from ondevice.golden_step import check_golden
 
 
 def command(
@@ -34,6 +35,9 @@ def command(
     widths: Annotated[
         str | None, typer.Option(help="Widths to measure them at; --width and the largest if not given.")
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Run the golden step on every runtime here.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Files, operators, parameters and the head's share of them, memory, bytes per client and round."""
@@ -45,6 +49,8 @@ def command(
         raise UsageError(
             f"--widths has {max(measured_widths)}; {artifact} takes at most {opened.max_width} classes"
         )
+    if check:
+        _check_runtimes(opened)
     memory = opened.manifest.memory
     if micro_batches is not None or widths is not None:
         tried = [opened.micro_batch] if micro_batches is None else numbers("--micro-batches", micro_batches)
@@ -55,6 +61,18 @@ def command(
     heads = [_head(opened, classes, width) for classes in numbers("--num-classes", num_classes)]
     payload = _payload(opened, heads, memory)
     show_result(as_json, payload, Group(*_tables(opened, payload, heads, memory)))
+
+
+def _check_runtimes(artifact: Artifact) -> None:
+    """An artifact proves itself wherever it lands: other processors, other builds of a runtime."""
+    golden = artifact.golden()
+    for runtime in artifact.manifest.runtimes:
+        comparison = check_golden(open_backend(artifact, runtime), artifact.initial(), golden)
+        log.print(f"{runtime}: {comparison.explain()}")
+        if not comparison.passed:
+            raise CheckFailed(
+                f"{runtime} does not reproduce the golden step of {artifact.directory}: {comparison.explain()}"
+            )
 
 
 def _head(artifact: Artifact, num_classes: int, width: int) -> dict[str, Any]:

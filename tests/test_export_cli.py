@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -173,16 +176,25 @@ def test_an_artifact_with_a_broken_kernel_is_not_published(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, OSError])
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def fill_the_disk() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("stop", [terminate, interrupt, fill_the_disk])
 def test_an_export_that_is_stopped_leaves_nothing_and_the_old_artifact_whole(
-    stop: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stop: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = make_tiny_artifact(tmp_path / "artifact")
 
-    def stopped(*_: object) -> None:
-        raise stop
-
-    monkeypatch.setattr(export.pipeline, "check_parity", stopped)
+    monkeypatch.setattr(export.pipeline, "check_parity", lambda *_: stop())
     result = run_export(tmp_path / "artifact", "--overwrite", "--runtimes", "onnxruntime")
     assert result.exit_code != 0
     assert [path.name for path in tmp_path.iterdir()] == ["artifact"]
