@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from export.onnx_graph import GraphBuilder
+from export.onnx_group_norm import row_products
 from ondevice.vocabulary import FloatArray
 
 TOEPLITZ_PIXELS = 49
@@ -27,8 +28,11 @@ TOEPLITZ_PIXELS = 49
 ONE_GEMM_PIXELS = 256
 """∂w of a 1 x 1 convolution is one product over the whole batch up to so many pixels, one an example above."""
 
+SHIFTED_PRODUCTS_PIXELS = 784
+"""∂w of a depthwise 3 x 3 convolution is 9 sums of shifted products from so many pixels on."""
+
 ROW_PHASES = 7
-"""∂w of a depthwise convolution: into how many interleaved sets of rows ∂y is split, at the most."""
+"""∂w of the other depthwise convolution: into how many interleaved sets of rows ∂y is split, at the most."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,8 @@ def weight_gradient(graph: GraphBuilder, g: Geometry, dy: str, x: str) -> str:
         flat = graph.reshape(matrices, g.in_channels, g.pixels * g.output_pixels)
         placed = graph.constant(_tap_places(g).reshape(g.taps, -1).T.copy())
         return graph.reshape(graph.matmul(flat, placed), g.out_channels, 1, *g.kernel)
+    if g.depthwise and g.stride == (1, 1) and g.taps <= 9 and g.pixels >= SHIFTED_PRODUCTS_PIXELS:
+        return _shifted_products(graph, g, dy, x)
     if g.depthwise:
         return _depthwise_weight_gradient(graph, g, dy, x)
     return _dense_weight_gradient(graph, g, dy, x)
@@ -147,6 +153,28 @@ def _pointwise_weight_gradient(graph: GraphBuilder, g: Geometry, dy: str, x: str
     else:
         gradient = graph.sum(graph.matmul(dy_flat, graph.transpose(x_flat, 0, 2, 1)), 0)
     return graph.reshape(gradient, g.out_channels, g.in_channels, 1, 1)
+
+
+def _shifted_products(graph: GraphBuilder, g: Geometry, dy: str, x: str) -> str:
+    """∂w at a tap is the inner product of ∂y with the plane x shifted by the tap.
+
+    Give the rows of ∂y the pitch of the padded rows of x: then a shift in two dimensions is one offset into the flat
+    plane, a slice is one contiguous copy, and the zeros between the rows of ∂y cancel what wraps around.
+    """
+    (top, left), (rows, columns) = g.padding, g.output
+    height, pitch = g.image[0] + 2 * top, g.image[1] + 2 * left
+    length = (rows - 1) * pitch + columns
+    planes = g.batch * g.in_channels
+    x_flat = graph.reshape(
+        graph.call("Pad", x, graph.integers(0, 0, top, left, 0, 0, top, left)), planes, height * pitch
+    )
+    dy_pitched = graph.call("Pad", dy, graph.integers(0, 0, 0, 0, 0, 0, 0, pitch - columns))
+    dy_flat = graph.slice(graph.reshape(dy_pitched, planes, rows * pitch), 1, 0, length)
+    taps = []
+    for i, j in np.ndindex(*g.kernel):
+        shifted = graph.slice(x_flat, 1, i * pitch + j, i * pitch + j + length)
+        taps.append(row_products(graph, shifted, dy_flat, (g.batch, g.in_channels, 1), length))
+    return graph.reshape(graph.sum(graph.call("Concat", *taps, axis=2), 0), g.out_channels, 1, *g.kernel)
 
 
 def _depthwise_weight_gradient(graph: GraphBuilder, g: Geometry, dy: str, x: str) -> str:

@@ -38,7 +38,7 @@ def step_inputs(step: TrainStep) -> tuple[str, ...]:
 
 def step_outputs(step: TrainStep) -> tuple[str, ...]:
     """The step's outputs by name, in contract order; a gradient is called after its tensor."""
-    return ("loss", *(f"{name}.gradient" for name in (*step.trainable, "columns")))
+    return ("loss", *(f"gradient/{name}" for name in (*step.trainable, "columns")))
 
 
 def trace_step(step: TrainStep, micro_batch: int, symbolic_batch: bool = False) -> fx.GraphModule:
