@@ -35,10 +35,10 @@ _DRIVERS = (
 
 # The busybox programs on the phone's path: about what toybox gives a shell user on Android.
 _APPLETS = (
-    "awk basename cat chmod chown cmp cp cut date dd df dirname dmesg du echo env false find free grep head "
-    "hostname id ifconfig kill ln ls md5sum mkdir mount mv nproc pgrep pkill printf ps pwd readlink rm rmdir sed seq "
-    "setsid sh sha256sum sleep sort stat sync tail tar tee test timeout top touch tr true tty uname uniq uptime wc "
-    "which xargs"
+    "awk basename cat chmod chown cmp cp cut date dd df dirname dmesg du echo env expr false find free grep gunzip gzip "
+    "head hostname id ifconfig kill ln ls md5sum mkdir mktemp mount mv netstat nproc od pidof printf ps pwd readlink "
+    "rm rmdir sed seq setsid sh sha256sum sleep sort stat stty sync tail tar taskset tee test time timeout top touch tr "
+    "true truncate tty umount uname uniq uptime wc which whoami xargs xxd yes"
 )
 
 

@@ -219,7 +219,12 @@ def test_device_names_that_mean_nothing_are_refused(name: str) -> None:
 
 def test_a_tied_process_outlives_the_thread_that_asked_for_it() -> None:
     started = []
-    thread = threading.Thread(target=lambda: started.append(start_tied(["sleep", "100"])))
+
+    def work() -> None:
+        started.append(start_tied(["sleep", "100"]))
+        time.sleep(0.3)  # long enough for the child to ask for the signal
+
+    thread = threading.Thread(target=work)
     thread.start()
     thread.join()
     (process,) = started
