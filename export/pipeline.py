@@ -38,7 +38,7 @@ from ondevice.artifact import (
     write_artifact,
 )
 from ondevice.backends.eager import initial_parameters
-from ondevice.backends.opening import Runtime
+from ondevice.backends.opening import WITHOUT_TORCH, Runtime
 from ondevice.golden_step import GoldenStep, golden_to_tensors
 from ondevice.train_step import TrainStep
 
@@ -46,9 +46,6 @@ GOLDEN_EXAMPLES = 4
 GOLDEN_WIDTH = 16
 PAPER_WIDTH = 170
 """The largest |S_k| of the paper's Landmarks clients; memory is measured there and at the maximal width."""
-NEED_TORCH: tuple[Runtime, ...] = ("onnxruntime-training", "executorch-stock")
-"""Runtimes whose Python module loads torch: that process is no measure for a phone, and a budget does not bind it."""
-
 RUN_TO_RUN_BYTES = 2 * MEGABYTE
 """By how much the peak of the same process differs from one run to the next."""
 
@@ -112,9 +109,9 @@ class _Lowered:
         return largest_micro_batch(self._peak_bytes, budget, LARGEST_MICRO_BATCH)
 
     def _peak_bytes(self, micro_batch: int) -> int:
-        """The larger peak of the runtimes that a budget binds, at the maximal width."""
+        """The largest peak at the maximal width, of the runtimes that a phone has."""
         bound = [
-            runtime for runtime in self._recipe.runtimes if runtime not in NEED_TORCH
+            runtime for runtime in self._recipe.runtimes if runtime in WITHOUT_TORCH
         ] or self._recipe.runtimes
         peak = 0
         for runtime in bound:

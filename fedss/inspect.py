@@ -13,12 +13,11 @@ from rich.table import Table
 
 from export.communication import round_bytes
 from export.memory import memory_table as measure_memory
-from export.pipeline import NEED_TORCH
 from fedss.comma_lists import numbers
 from fedss.console import CheckFailed, Json, UsageError, log, show_result
 from fedss.export import memory_table
 from ondevice.artifact import Artifact, MemoryFigure, open_artifact
-from ondevice.backends.opening import Runtime, open_backend
+from ondevice.backends.opening import WITHOUT_TORCH, Runtime, open_backend
 from ondevice.golden_step import check_golden
 
 
@@ -55,7 +54,7 @@ def command(
     if micro_batches is not None or widths is not None:
         tried = [opened.micro_batch] if micro_batches is None else numbers("--micro-batches", micro_batches)
         runtimes = cast(
-            Sequence[Runtime], [name for name in opened.manifest.runtimes if name not in NEED_TORCH]
+            Sequence[Runtime], [name for name in opened.manifest.runtimes if name in WITHOUT_TORCH]
         )
         memory = tuple(measure_memory(opened, runtimes, tried, sorted(set(measured_widths)), log.print))
     heads = [_head(opened, classes, width) for classes in numbers("--num-classes", num_classes)]

@@ -26,7 +26,7 @@ import numpy as np
 
 from ondevice.artifact import open_artifact
 from ondevice.backends import Backend, Batch
-from ondevice.backends.opening import open_backend
+from ondevice.backends.opening import WITHOUT_TORCH, open_backend
 from ondevice.local_training import LocalSgd, micro_batches
 from ondevice.vocabulary import Columns, ExampleSet, FloatArray, LocalTraining, ModelSlice
 from ondevice.wire import Envelope, Expected, slice_from_bytes, slice_to_bytes
@@ -219,7 +219,11 @@ def _channels_last(batch: Batch) -> Batch:
 
 def main() -> None:
     """The child process: answers commands until its input ends."""
-    stepper = _Stepper(StepJob(**json.loads(sys.argv[1])))
+    job = StepJob(**json.loads(sys.argv[1]))
+    if job.runtime in WITHOUT_TORCH:
+        # The training build of ONNX Runtime imports torch for its converters wherever it finds it; the stock build does not.
+        sys.modules["torch"] = None  # type: ignore[assignment] # Python's way to say that a module cannot be imported
+    stepper = _Stepper(job)
     _reply({"load_ms": stepper.load_ms})
     commands: dict[str, Callable[[], dict[str, Any]]] = {
         "step": stepper.step,

@@ -15,6 +15,9 @@ Runtime = Literal["executorch", "onnxruntime", "onnxruntime-training", "executor
 RUNTIMES: tuple[Runtime, ...] = get_args(Runtime)
 """What an artifact can be exported for, the default on devices first; the last is the baseline to compare with."""
 
+WITHOUT_TORCH: tuple[Runtime, ...] = ("executorch", "onnxruntime")
+"""Runtimes that a phone has; the Python modules of the others load torch, so their memory here says nothing of a phone."""
+
 
 def open_backend(artifact: Artifact, runtime: str, threads: int = 1) -> Backend:
     """The step of `artifact` on one of its runtimes, or on `eager` torch, which needs no exported program."""
