@@ -8,8 +8,7 @@ an operator that the others did not have.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -18,76 +17,13 @@ from torch import fx
 
 from export import onnx_convolution, onnx_group_norm
 from export.onnx_graph import GraphBuilder
+from export.onnx_translation import Formulation, Translation, Value, shape_of
 
 aten = torch.ops.aten
 
 
 class UnsupportedOperator(ValueError):
     """The model uses an operator, or a form of one, that has no ONNX formulation yet."""
-
-
-@dataclass(frozen=True)
-class Value:
-    """A value of the ONNX graph and its shape, -1 where symbolic (only the width is).
-
-    The shape may be one that merely *broadcasts* to that of the traced value: an `expand` costs a pass over memory,
-    and most of its readers (Mul, Add) would do it for free.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-
-
-Emitted = Value | tuple[Value | None, ...]
-Formulation = Callable[..., Emitted]
-
-
-class Translation:
-    """The ONNX graph under construction and what every traced node became in it."""
-
-    def __init__(self) -> None:
-        self.graph = GraphBuilder()
-        self.emitted: dict[fx.Node, Emitted] = {}
-
-    def full(self, node: fx.Node) -> str:
-        """The value in the shape that the trace says."""
-        value = self.compact(node)
-        if value.shape == shape_of(node):
-            return value.name
-        return self.graph.call("Expand", value.name, self._size_vector(shape_of(node)))
-
-    def compact(self, node: fx.Node | float) -> Value:
-        """The value in a shape that may still have to be broadcast; a number becomes a constant."""
-        if isinstance(node, int | float):
-            return Value(self.graph.number(node), ())
-        value = self.emitted[node]
-        assert isinstance(value, Value), f"{node} has several outputs"
-        return value
-
-    def elementwise(self, operator_name: str, *operands: fx.Node | float) -> Value:
-        values = [self.compact(operand) for operand in operands]
-        shape = _broadcast(*(value.shape for value in values))
-        return Value(self.graph.call(operator_name, *(value.name for value in values)), shape)
-
-    def _size_vector(self, shape: tuple[int, ...]) -> str:
-        """A shape as a value; the width is read off `columns`."""
-        if -1 not in shape:
-            return self.graph.integers(*shape)
-        width = self.graph.call("Shape", "columns", start=0, end=1)
-        return self.graph.call(
-            "Concat", *(width if size == -1 else self.graph.integers(size) for size in shape), axis=0
-        )
-
-
-def shape_of(node: fx.Node) -> tuple[int, ...]:
-    """The traced shape, -1 where symbolic."""
-    return tuple(-1 if isinstance(size, torch.SymInt) else int(size) for size in node.meta["val"].shape)
-
-
-def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    rank = max(len(shape) for shape in shapes)
-    aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
-    return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*aligned, strict=True))
 
 
 def _elementwise(operator_name: str) -> Formulation:
@@ -180,12 +116,12 @@ def _reduce(operator_name: str) -> Formulation:
 
 def _positions(t: Translation, node: fx.Node, _: fx.Node) -> Value:
     """arange(m): the positions of the slice's classes."""
-    width = t.graph.call("Squeeze", t.graph.call("Shape", "columns", start=0, end=1))
+    width = t.graph.call("Squeeze", t.width())
     return Value(t.graph.call("Range", t.graph.integer(0), width, t.graph.integer(1)), shape_of(node))
 
 
 def _width(_: Translation, __: fx.Node, ___: fx.Node, ____: int) -> Value:
-    """A symbolic size as a number: only shapes use it, and they read the width off `columns`."""
+    """A symbolic size as a number: only shapes use it, and they read the width off an input."""
     return Value("", ())
 
 
@@ -476,3 +412,13 @@ FORMULATIONS: dict[object, Formulation] = {
     aten.max_pool2d_with_indices.default: _max_pool,
     aten.max_pool2d_with_indices_backward.default: _max_pool_backward,
 }
+
+
+def formulation_of(node: fx.Node) -> Formulation:
+    """The table's entry for an operator."""
+    if node.target not in FORMULATIONS:
+        raise UnsupportedOperator(
+            f"the model uses {node.target} (at {node.name}), which has no ONNX formulation; add one to "
+            "FORMULATIONS in export/onnx_operators.py, or write the model without it"
+        )
+    return FORMULATIONS[node.target]
