@@ -105,7 +105,7 @@ class _Lowered:
         """The recipe's, or the largest that its memory budget allows."""
         if self._recipe.memory_budget_mb is None:
             return self._recipe.micro_batch
-        budget = self._recipe.memory_budget_mb * MEGABYTE - RUN_TO_RUN_BYTES
+        budget = self._recipe.memory_budget_mb * MEGABYTE
         return largest_micro_batch(self._peak_bytes, budget, LARGEST_MICRO_BATCH)
 
     def _peak_bytes(self, micro_batch: int) -> int:
@@ -123,7 +123,7 @@ class _Lowered:
             assert figure.peak_bytes is not None
             self._report(f"{runtime} at micro-batch {micro_batch}: {figure.peak_bytes / MEGABYTE:.0f} MB")
             peak = max(peak, figure.peak_bytes)
-        return peak
+        return peak + RUN_TO_RUN_BYTES
 
     def _lower(self, runtime: Runtime, micro_batch: int) -> dict[str, bytes]:
         if (runtime, micro_batch) not in self._made:

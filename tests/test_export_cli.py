@@ -22,7 +22,8 @@ import export.pipeline
 import fedss.bench
 import fedss.export
 import fedss.inspect
-from fedss.console import CheckFailed, UsageError
+from fedss.console import CheckFailed, ExitCode, UsageError
+from fedss.errors import exit_code_for
 from ondevice import safetensors_file
 from ondevice.artifact import ArtifactError, open_artifact
 from ondevice.backends.eager import initial_parameters
@@ -172,6 +173,7 @@ def test_an_artifact_with_a_broken_kernel_is_not_published(
     )
     result = run_export(tmp_path / "artifact", "--runtimes", "onnxruntime")
     assert isinstance(result.exception, CheckFailed)
+    assert exit_code_for(result.exception) is ExitCode.CHECK_FAILED
     assert re.search(r"onnxruntime .* conv2\.weight: relative error 1\.0e-03", str(result.exception))
     assert list(tmp_path.iterdir()) == []
 
@@ -233,6 +235,7 @@ def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
     (tmp_path / "weights.safetensors").write_bytes(safetensors_file.to_bytes(others, {}))
     result = run_export(tmp_path / "artifact", "--weights", str(tmp_path / "weights.safetensors"))
     assert isinstance(result.exception, ArtifactError)
+    assert exit_code_for(result.exception) is ExitCode.BAD_DATA
     assert not (tmp_path / "artifact").exists()
 
 
@@ -267,5 +270,6 @@ def test_a_memory_budget_is_measured_and_kept(tmp_path: Path) -> None:
 def test_a_request_that_cannot_be_is_refused(arguments: list[str], message: str, tmp_path: Path) -> None:
     result = run_export(tmp_path / "artifact", *arguments)
     assert isinstance(result.exception, UsageError)
+    assert exit_code_for(result.exception) is ExitCode.USAGE
     assert re.search(message, str(result.exception))
     assert list(tmp_path.iterdir()) == []
