@@ -7,8 +7,8 @@ import sys
 import click
 import typer
 
-from fedss import simulate
-from fedss.console import ExitCode, log
+from fedss import pretrain, simulate
+from fedss.console import INTERRUPTED, ExitCode, log
 from fedss.errors import exit_code_for
 
 app = typer.Typer(
@@ -22,20 +22,18 @@ app = typer.Typer(
 
 
 app.command("simulate")(simulate.command)
+app.command("pretrain")(pretrain.command)
 
 
 def main() -> None:
     """The console script."""
     try:
-        app(standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
+        sys.exit(app(standalone_mode=False))  # the code of a typer.Exit, or None
     except click.ClickException as error:
         error.show()
         sys.exit(ExitCode.USAGE)
     except (KeyboardInterrupt, click.Abort):
-        log.print("[yellow]interrupted[/]")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except Exception as error:
         code = exit_code_for(error)
         if code is ExitCode.BUG:

@@ -34,6 +34,10 @@ class ExitCode(IntEnum):
     """A check (parity, resume) failed."""
 
 
+INTERRUPTED = 130
+"""What a shell expects of a program that Ctrl-C ended."""
+
+
 class UsageError(ValueError):
     """The command line or a configuration asks for something that cannot be."""
 

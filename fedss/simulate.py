@@ -15,7 +15,7 @@ from rich.console import Group
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedss.console import Json, log, progress, show_result
+from fedss.console import INTERRUPTED, Json, log, progress, show_result
 from fedss.locations import DEFAULT_CACHE, DEFAULT_RUNS, Cache
 from server_sim.experiment import Experiment, experiment_names, load_experiment
 from server_sim.population import open_population
@@ -81,7 +81,7 @@ def run_experiment(
 ) -> dict[str, Any]:
     """One run with live progress; returns its summary."""
     with progress(f"data {experiment.data.population}") as advance:
-        data = population_path(experiment, cache, advance)
+        data = population_path(experiment.data, cache, advance)
     population = open_population(data)
     spec = step_spec(experiment, population)
     initial = initial_weights(experiment, spec)
@@ -97,7 +97,7 @@ def run_experiment(
                 return simulation.run(resume, on_round, stop_requested)
             except Interrupted as stop:
                 log.print(f"{stop}; saved in {run_path}; go on with --resume")
-                raise KeyboardInterrupt from None
+                raise typer.Exit(INTERRUPTED) from None
 
 
 def run_table(

@@ -157,7 +157,7 @@ def _narrow(name: str, values: FloatArray, precision: Precision) -> Tensor:
     if precision == "bf16":
         return Bfloat16.from_float32(values)
     largest = float(np.abs(values).max(initial=0.0))
-    if largest > np.finfo(np.float16).max:
+    if largest > float(np.finfo(np.float16).max):
         raise WireError(f"{name} holds {largest:g}, beyond fp16's 65504; send it as bf16 or fp32")
     return values.astype(np.float16)
 

@@ -19,7 +19,7 @@ from ondevice.safetensors_file import Bfloat16, SafetensorsError
 from ondevice.vocabulary import FloatArray, StepSpec
 from ondevice.wire import Precision
 from server_sim import glyphs
-from server_sim.experiment import ConfigurationError, Experiment
+from server_sim.experiment import ConfigurationError, DataSettings, Experiment
 from server_sim.link import InProcessLink, Link
 from server_sim.population import Population, Progress, open_population
 from server_sim.simulated_clients import SimulatedClient, SimulatedClients
@@ -55,9 +55,9 @@ class ClientsRecipe:
         return open_backend(open_artifact(self.exported.directory), self.exported.runtime)
 
 
-def population_path(experiment: Experiment, cache: Path, progress: Progress | None = None) -> Path:
-    """The folder of the experiment's data; glyphs are rendered on first use."""
-    name = experiment.data.population
+def population_path(data: DataSettings, cache: Path, progress: Progress | None = None) -> Path:
+    """The folder of an experiment's data; glyphs are rendered on first use."""
+    name = data.population
     if name in glyphs.PRESETS:
         return glyphs.materialize(name, cache, progress)
     path = Path(name)

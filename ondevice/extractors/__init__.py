@@ -19,7 +19,7 @@ ARCHITECTURES: dict[str, Callable[[StepSpec], nn.Module]] = {
     "mobilenet_v3_large": lambda spec: MobileNetV3(LARGE, spec.image_shape[0], spec.embedding_dim),
     "mobilenet_v3_small": lambda spec: MobileNetV3(SMALL, spec.image_shape[0], spec.embedding_dim),
     "two_convolutions": lambda spec: TwoConvolutions(spec.image_shape, spec.embedding_dim),
-    "three_convolutions": lambda spec: ThreeConvolutions(spec.image_shape[0], spec.embedding_dim),
+    "three_convolutions": lambda spec: ThreeConvolutions(spec.image_shape, spec.embedding_dim),
 }
 
 

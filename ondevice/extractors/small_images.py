@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -30,21 +32,24 @@ class TwoConvolutions(nn.Module):
 
 
 class ThreeConvolutions(nn.Module):
-    """Three strided 3x3 convolutions with GroupNorm, pooled: what the glyphs experiments train."""
+    """Three strided 3x3 convolutions with GroupNorm: what the glyphs experiments train.
 
-    def __init__(self, in_channels: int, embedding_dim: int) -> None:
+    The last feature map is flattened, not pooled: where a stroke lies is what tells characters apart."""
+
+    def __init__(self, image_shape: tuple[int, int, int], embedding_dim: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, 32, 3, stride=2, padding=1, bias=False)
+        channels, height, width = image_shape
+        self.conv1 = nn.Conv2d(channels, 32, 3, stride=2, padding=1, bias=False)
         self.norm1 = nn.GroupNorm(8, 32)
         self.conv2 = nn.Conv2d(32, 64, 3, stride=2, padding=1, bias=False)
         self.norm2 = nn.GroupNorm(8, 64)
         self.conv3 = nn.Conv2d(64, 128, 3, stride=2, padding=1, bias=False)
         self.norm3 = nn.GroupNorm(8, 128)
-        self.embedding = nn.Linear(128, embedding_dim)
+        self.embedding = nn.Linear(128 * math.ceil(height / 8) * math.ceil(width / 8), embedding_dim)
 
     def forward(self, images: Tensor) -> Tensor:
         features = F.relu(self.norm1(self.conv1(images)))
         features = F.relu(self.norm2(self.conv2(features)))
         features = F.relu(self.norm3(self.conv3(features)))
-        embeddings: Tensor = self.embedding(features.mean((2, 3)))
+        embeddings: Tensor = self.embedding(features.flatten(1))
         return embeddings
