@@ -31,6 +31,7 @@ from ondevice.artifact import (
     MEGABYTE,
     Artifact,
     Manifest,
+    MemoryFigure,
     Parameter,
     Parity,
     open_artifact,
@@ -45,7 +46,7 @@ from ondevice.train_step import TrainStep
 GOLDEN_EXAMPLES = 4
 GOLDEN_WIDTH = 16
 PAPER_WIDTH = 170
-"""The largest |S_k| of the paper's Landmarks clients; memory is measured there and at the maximal width."""
+"""The largest |S_k| of the paper's Landmarks clients."""
 RUN_TO_RUN_BYTES = 2 * MEGABYTE
 """By how much the peak of the same process differs from one run to the next."""
 
@@ -78,12 +79,7 @@ def export_artifact(
         for runtime in recipe.runtimes:
             report(f"checking {runtime} against float64")
             parity[runtime] = check_parity(artifact, runtime, [golden, *others])
-        widths = sorted({min(PAPER_WIDTH, recipe.max_width), recipe.max_width})
-        memory = tuple(
-            figure
-            for runtime in recipe.runtimes
-            for figure in measure_widths(artifact, runtime, planned_bytes(programs[runtime]), widths, report)
-        )
+        memory = tuple(_memory(artifact, programs, report))
         rewrite_manifest(artifact.directory, replace(artifact.manifest, parity=parity, memory=memory))
         _publish(artifact.directory, out)
     return open_artifact(out)
@@ -141,6 +137,17 @@ def _expected_steps(step: TrainStep, micro_batch: int, recipe: ExportRecipe) -> 
         expected_step(exact, images[:1], 1, recipe.seed),
         expected_step(exact, images, recipe.max_width, recipe.seed),
     ]
+
+
+def _memory(artifact: Artifact, programs: Programs, report: Report) -> Iterator[MemoryFigure]:
+    """Planned where the program says so; measured at the paper's width and at the maximal one where a phone could do it."""
+    widths = sorted({min(PAPER_WIDTH, artifact.max_width), artifact.max_width})
+    for runtime, files in programs.items():
+        planned = planned_bytes(files)
+        if runtime in WITHOUT_TORCH:
+            yield from measure_widths(artifact, runtime, planned, widths, report)
+        else:
+            yield MemoryFigure(runtime, artifact.micro_batch, artifact.max_width, planned, None)
 
 
 def _manifest(

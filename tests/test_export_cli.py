@@ -109,7 +109,8 @@ def test_inspect_shows_operators_memory_and_what_sampling_saves(
     assert printed["operators"]["step.onnx"]["Conv"] > 0
     planned = [figure["planned_bytes"] for figure in printed["memory"] if figure["runtime"] == "executorch"]
     assert min(planned) > 0
-    assert min(figure["peak_bytes"] for figure in printed["memory"]) > 1 << 20
+    measured = {figure["runtime"] for figure in printed["memory"] if figure["peak_bytes"]}
+    assert measured == {"executorch", "onnxruntime"}  # the process of the third holds torch
     one, two = printed["heads"]
     parameters = sum(value.size for value in initial_parameters(SPEC, 0).values())
     assert one["head_share"] == pytest.approx(1000 * 8 / (1000 * 8 + parameters))
