@@ -37,8 +37,12 @@ def test_padded_examples_and_classes_change_nothing() -> None:
     padded = backend.step(weights, *pad_columns(columns, adjust, 9), pad_batch(batch, 4))
     assert padded.loss == pytest.approx(plain.loss, rel=1e-6)
     for name, gradient in plain.extractor_gradients.items():
-        np.testing.assert_allclose(padded.extractor_gradients[name], gradient, atol=1e-6)
-    np.testing.assert_allclose(padded.columns_gradient[:5], plain.columns_gradient, atol=1e-6)
+        np.testing.assert_allclose(
+            padded.extractor_gradients[name], gradient, atol=1e-5
+        )  # sums in another order
+    np.testing.assert_allclose(
+        padded.columns_gradient[:5], plain.columns_gradient, atol=1e-5
+    )  # sums in another order
     assert not padded.columns_gradient[5:].any()
 
 
