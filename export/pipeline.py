@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +40,7 @@ from ondevice.artifact import (
 from ondevice.backends.eager import initial_parameters
 from ondevice.backends.opening import WITHOUT_TORCH, Runtime
 from ondevice.golden_step import GoldenStep, golden_to_tensors
+from ondevice.installed_versions import installed_versions
 from ondevice.train_step import TrainStep
 
 GOLDEN_EXAMPLES = 4
@@ -171,7 +171,7 @@ def _manifest(
             "seed": recipe.seed,
             "memory_budget_mb": recipe.memory_budget_mb,
             "weights_sha256": recipe.weights and hashlib.sha256(recipe.weights.read_bytes()).hexdigest(),
-            "versions": _versions("torch", "executorch", "onnx", "onnxruntime-training-cpu", "numpy"),
+            "versions": installed_versions(),
         },
     )
 
@@ -183,16 +183,6 @@ def _initial(step: TrainStep) -> bytes:
 
 def _merged(programs: Mapping[Runtime, Mapping[str, bytes]]) -> dict[str, bytes]:
     return {name: data for files in programs.values() for name, data in files.items()}
-
-
-def _versions(*packages: str) -> dict[str, str]:
-    found = {}
-    for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue  # an exporter that was not needed is not installed
-    return found
 
 
 def _check_target(out: Path, overwrite: bool) -> None:

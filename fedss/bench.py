@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,10 +24,10 @@ from android_harness.measurement_plot import plot_measurements
 from fedss.comma_lists import names, numbers
 from fedss.console import CheckFailed, Json, UsageError, log, progress, show_result
 from ondevice.artifact import Artifact, open_artifact
+from ondevice.installed_versions import installed_versions
 from ondevice.step_process import CHANNELS_LAST
 
 YARDSTICKS = (YARDSTICK, CHANNELS_LAST)
-PACKAGES = ("torch", "executorch", "onnxruntime", "onnxruntime-training-cpu", "numpy")
 
 
 def command(
@@ -82,7 +81,7 @@ def command(
                 )
             except ContendersDisagree as error:
                 raise CheckFailed(str(error)) from error
-    context = {"device": _describe_host(), "versions": _versions(), "artifact_sha256": opened.sha256}
+    context = {"device": _describe_host(), "versions": installed_versions(), "artifact_sha256": opened.sha256}
     append_rows(out / "results.jsonl", rows, context)
     plot_measurements(rows, out / "bench.png")
     log.print(f"rows added to {out / 'results.jsonl'}, plot in {out / 'bench.png'}")
@@ -126,16 +125,6 @@ def _describe_host() -> dict[str, Any]:
         return asdict(host.describe())
     finally:
         host.close()
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue  # only what is installed can have been measured
-    return found
 
 
 def _tables(rows: Sequence[Measurement]) -> Group:
