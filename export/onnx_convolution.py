@@ -82,9 +82,9 @@ class Geometry:
         return height, width
 
 
-def forward(graph: GraphBuilder, g: Geometry, x: str, w: str, bias: str | None) -> str:
-    """x [B, C, H, W] -> y [B, O, Ho, Wo]."""
-    if g.depthwise and g.pixels <= TOEPLITZ_PIXELS and bias is None:
+def forward(graph: GraphBuilder, g: Geometry, x: str, w: str, bias: str | None, frozen: bool) -> str:
+    """x [B, C, H, W] -> y [B, O, Ho, Wo].  A frozen weight is a constant, and the runtime knows best what to do with it."""
+    if g.depthwise and g.pixels <= TOEPLITZ_PIXELS and bias is None and not frozen:
         product = graph.matmul(_channels_first(graph, x, g.in_channels, g.pixels), _toeplitz(graph, g, w))
         return _examples_first(graph, product, g.out_channels, g.output)
     return graph.call(

@@ -39,6 +39,7 @@ class GraphBuilder:
         """Prefix of the node names: a runtime's profile then says which part of the step a node belongs to."""
         self._nodes: list[onnx.NodeProto] = []
         self._constants: dict[tuple[str, tuple[int, ...], bytes], tuple[str, npt.NDArray[np.generic]]] = {}
+        self._tensors: dict[str, npt.NDArray[np.generic]] = {}
         self._seen: dict[tuple[object, ...], tuple[str, ...]] = {}
 
     def call(self, operator: str, *inputs: str, **attributes: Attribute) -> str:
@@ -64,6 +65,10 @@ class GraphBuilder:
         if key not in self._constants:
             self._constants[key] = (f"constant_{len(self._constants)}", array)
         return self._constants[key][0]
+
+    def initialise(self, name: str, array: npt.NDArray[np.generic]) -> None:
+        """Store a tensor in the model under its own name, also where another has the same contents."""
+        self._tensors[name] = array
 
     def number(self, value: float) -> str:
         return self.constant(np.array(value, np.float32))
@@ -116,7 +121,11 @@ class GraphBuilder:
             name,
             [_value_info(port) for port in inputs],
             [_value_info(port) for port, _ in outputs],
-            [numpy_helper.from_array(array, key) for key, array in self._constants.values() if key in read],
+            [
+                numpy_helper.from_array(array, key)
+                for key, array in [*self._tensors.items(), *self._constants.values()]
+                if key in read
+            ],
         )
         model = helper.make_model(
             graph,

@@ -222,7 +222,8 @@ def _convolution(
 ) -> Value:
     geometry = _geometry(x, w, node, stride, padding, dilation, transposed, groups)
     bias_name = None if bias is None else t.full(bias)
-    name = onnx_convolution.forward(t.graph, geometry, t.full(x), t.full(w), bias_name)
+    frozen = w.op == "get_attr"
+    name = onnx_convolution.forward(t.graph, geometry, t.full(x), t.full(w), bias_name, frozen)
     return Value(name, shape_of(node))
 
 

@@ -74,7 +74,7 @@ class OnnxruntimeBackend:
     def _weights(self, extractor: Parameters) -> dict[str, FloatArray]:
         for name, shape in self.parameter_shapes.items():
             if name not in extractor or extractor[name].shape != shape:
-                found = f"shape {list(extractor[name].shape)}" if name in extractor else "missing"
+                found = f"of shape {list(extractor[name].shape)}" if name in extractor else "missing"
                 raise ValueError(f"weights: {name} is {found}; expected float32{list(shape)}, as exported")
         return {name: extractor[name] for name in self.parameter_shapes}
 
