@@ -26,19 +26,17 @@ def lower(runtime: Runtime, step: TrainStep, micro_batch: int, max_width: int) -
                 "step.pte": lower_executorch.lower_step(step, micro_batch, max_width),
                 "embed.pte": lower_executorch.lower_embed(step, micro_batch),
             }
-    if runtime == "onnxruntime":
-        from export import lower_onnx
-        from export.onnx_operators import UnsupportedOperator as UnsupportedByOnnx
+    from export import lower_onnx, lower_ort_training
+    from export.onnx_operators import UnsupportedOperator as UnsupportedByOnnx
 
-        with _refusing(UnsupportedByOnnx):
-            return {
-                "step.onnx": lower_onnx.lower_step(step, micro_batch, max_width),
-                "embed.onnx": lower_onnx.lower_embed(step, micro_batch),
-            }
-    from export import lower_ort_training
-
-    files = lower_ort_training.lower(step, micro_batch, max_width)
-    return {f"ort_training/{name}": data for name, data in files.items()}
+    with _refusing(UnsupportedByOnnx):
+        if runtime == "onnxruntime-training":
+            files = lower_ort_training.lower(step, micro_batch, max_width)
+            return {f"ort_training/{name}": data for name, data in files.items()}
+        return {
+            "step.onnx": lower_onnx.lower_step(step, micro_batch, max_width),
+            "embed.onnx": lower_onnx.lower_embed(step, micro_batch),
+        }
 
 
 @contextmanager

@@ -39,8 +39,11 @@ class ExportRecipe:
             )
         if len(set(self.runtimes)) != len(self.runtimes):
             raise ValueError(f"runtimes are {', '.join(self.runtimes)}; expected each once")
-        for name in ("micro_batch", "max_width"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected 1 or more")
+        if self.micro_batch < 1:
+            raise ValueError(f"micro_batch is {self.micro_batch}; expected 1 or more")
+        if self.max_width < 2:
+            raise ValueError(
+                f"max_width is {self.max_width}; expected 2 or more: one class alone has nothing to learn"
+            )
         if self.memory_budget_mb is not None and self.memory_budget_mb < 1:
             raise ValueError(f"memory_budget_mb is {self.memory_budget_mb}; expected 1 or more megabytes")

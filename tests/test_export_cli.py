@@ -262,7 +262,7 @@ def test_a_memory_budget_is_measured_and_kept(tmp_path: Path) -> None:
         (["--train", "nothing"], "train is 'nothing'; expected one of all, last-two, head"),
         (["--logits", "linear"], "logits is 'linear'"),
         (["--micro-batch", "0"], "micro_batch is 0"),
-        (["--max-width", "0"], "max_width is 0"),
+        (["--max-width", "1"], "max_width is 1; expected 2 or more"),
         (["--embedding-dim", "0"], "embedding_dim is 0"),
         (["--image-size", "0"], r"image_shape is \(1, 0, 0\)"),
         (["--memory-budget", "0"], "memory_budget_mb is 0"),
