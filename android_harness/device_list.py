@@ -16,8 +16,9 @@ from android_harness.adb import AdbDevice
 from android_harness.adb_server import AdbServer
 from android_harness.debian_packages import MissingPackage, missing_programs
 from android_harness.device import Device, DeviceDescription, DeviceError
-from android_harness.emulator import EMULATOR_PROGRAMS, attach_emulator, emulator_status, start_emulator
+from android_harness.emulator import EMULATOR_PROGRAMS, attach_emulator, start_emulator
 from android_harness.host import HostDevice
+from android_harness.machine_register import emulator_status
 from android_harness.qemu import QEMU_PROGRAMS, QemuDevice
 
 _LISTING_PATIENCE = 5.0  # seconds a device may keep a mere listing waiting
@@ -55,7 +56,7 @@ def open_device(name: str, cache_dir: Path, *, memory_mb: int = 512, cpu: str = 
 def list_devices(cache_dir: Path) -> list[ListedDevice]:
     """Every device that could be used now or after the advice is followed.  Leaves nothing running."""
     listed = [_describe(HostDevice()), _list_qemu(cache_dir), _list_new_emulator()]
-    standing = [machine for machine in emulator_status(cache_dir) if machine.owner is None]
+    standing = [machine for machine in emulator_status(cache_dir) if not machine.tied]
     try:
         server = AdbServer()
     except MissingPackage as missing:

@@ -12,7 +12,6 @@ Memory is enforced for real: a client that needs more than the machine has is ki
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -21,7 +20,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from android_harness.adb import AdbDevice
@@ -29,6 +28,13 @@ from android_harness.adb_server import AdbServer, free_port
 from android_harness.debian_packages import find_program
 from android_harness.device import DeviceError, FailureReason
 from android_harness.guest_image import guest_image, make_disk
+from android_harness.machine_register import (
+    Machine,
+    emulator_status,
+    enter_machine,
+    machine_folder,
+    update_machine,
+)
 from android_harness.process_identity import ProcessIdentity
 from android_harness.qemu import option_path
 from android_harness.tied_process import start_tied
@@ -45,41 +51,18 @@ EMULATOR_PROGRAMS = (
 )
 _MIN_MEMORY_MB = 64  # leaves 25 MB for the client; the kernel and what it sets apart have the rest
 _BOOT_SECONDS = 120.0  # it takes 2 to 3 on an idle host
-# What takes time or memory and serves nobody here is left out: self-tests of ciphers, security modules, IPv6, memory
-# set apart for devices, defences of the kernel against its users (they double the cost of a system call here).
+# Left out: self-tests of ciphers (a quarter of the work of booting), defences of the kernel against its users (a
+# quarter of the cost of starting a program), and 64 MB set apart for devices that this machine does not have.
 _KERNEL_ARGUMENTS = (
-    "rdinit=/init console=ttyAMA0 quiet panic=-1 "
-    "cryptomgr.notests lsm= ipv6.disable=1 cma=0 nokaslr mitigations=off"
+    "rdinit=/init console=ttyAMA0 quiet panic=-1 cryptomgr.notests nokaslr mitigations=off cma=0"
 )
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What `machine.json` says about an emulated phone."""
-
-    name: str
-    memory_mb: int
-    cpu: str
-    cores: int
-    disk_mb: int
-    adb_port: int  # on 127.0.0.1; the serial number for adb is 127.0.0.1:PORT
-    process: ProcessIdentity | None = None
-    owner: ProcessIdentity | None = None  # the process it is tied to; None: standing
-
-    @property
-    def serial(self) -> str:
-        return f"127.0.0.1:{self.adb_port}"
-
-    @property
-    def is_running(self) -> bool:
-        return self.process is not None and self.process.is_alive()
 
 
 class Emulator:
     """A handle on one machine: to get its device, to cut its power and give it back, to end it."""
 
     def __init__(self, cache_dir: Path, machine: Machine, server: AdbServer) -> None:
-        self._folder = _folder_of(cache_dir, machine.name)
+        self._folder = machine_folder(cache_dir, machine.name)
         self._cache_dir = cache_dir
         self.server = server
         self._child: subprocess.Popen[bytes] | None = None  # when it is ours to reap
@@ -134,7 +117,7 @@ class Emulator:
                 self.server.run(["disconnect", self.machine.serial], timeout=10.0)
         self.server.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
-        if self.machine.owner is None:
+        if not self.machine.tied:
             _stop_shared_server_if_ours(self._cache_dir, self.server)
 
     def _boot(self) -> None:
@@ -158,7 +141,7 @@ class Emulator:
         ]
         # fmt: on
         with (self._folder / "qemu.log").open("wb") as log:
-            if machine.owner is not None:
+            if machine.tied:
                 self._child = start_tied(command, stdout=log, stderr=log)
             else:
                 self._child = subprocess.Popen(
@@ -166,7 +149,7 @@ class Emulator:
                 )
         try:
             self.machine = replace(machine, process=ProcessIdentity.of(self._child.pid))
-            _write_machine(self._folder, self.machine)
+            update_machine(self._cache_dir, self.machine)
             self._wait_for_adbd(console)
         except BaseException:  # Ctrl-C included
             self._child.kill()
@@ -216,21 +199,16 @@ def start_emulator(
         )
     if cores < 1 or cores > 8:
         raise ValueError(f"emulator cores {cores}: expected 1 to 8")
-    cache_dir = cache_dir.resolve()
-    if any(machine.name == name and machine.is_running for machine in emulator_status(cache_dir)):
-        raise ValueError(f"emulator {name!r} is running already; stop it first, or choose another name")
     image = guest_image(cache_dir)
-    folder = _folder_of(cache_dir, name)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    owner = ProcessIdentity.of(os.getpid()) if tied else None
-    machine = Machine(name, memory_mb, cpu, cores, disk_mb, adb_port=free_port(), owner=owner)
+    machine = Machine(
+        name, memory_mb, cpu, cores, disk_mb, free_port(), ProcessIdentity.of_this_process(), tied
+    )
+    folder = enter_machine(cache_dir, machine)
     server = AdbServer(home=folder if tied else None)
     if not tied and not server.is_running():
         _server_is_ours(cache_dir).touch()
     emulator = Emulator(cache_dir, machine, server)
     try:
-        _write_machine(folder, machine)
         make_disk(image, folder / "disk.img", disk_mb)
         emulator.power_on()
     except BaseException:  # Ctrl-C included: a start that did not succeed leaves nothing
@@ -261,11 +239,10 @@ def tied_emulator(
 
 def attach_emulator(cache_dir: Path, name: str) -> Emulator:
     """A handle on a standing machine that somebody started."""
-    cache_dir = cache_dir.resolve()
     for machine in emulator_status(cache_dir):
-        if machine.name == name and machine.owner is None:
+        if machine.name == name and not machine.tied:
             return Emulator(cache_dir, machine, AdbServer())
-    standing = [machine.name for machine in emulator_status(cache_dir) if machine.owner is None]
+    standing = [machine.name for machine in emulator_status(cache_dir) if not machine.tied]
     raise DeviceError(
         FailureReason.GONE,
         f"no emulator {name!r}; there are {standing}; run: fedss emulator start --name {name}",
@@ -277,18 +254,6 @@ def stop_emulator(cache_dir: Path, name: str) -> None:
     attach_emulator(cache_dir, name).stop()
 
 
-def emulator_status(cache_dir: Path) -> list[Machine]:
-    """Every machine there is, running or not; what dead owners have left is swept away first."""
-    machines = []
-    for file in sorted((cache_dir / "emulators").glob("*/machine.json")):
-        machine = _read_machine(file)
-        if machine.owner is not None and not machine.owner.is_alive() and not machine.is_running:
-            shutil.rmtree(file.parent, ignore_errors=True)
-        else:
-            machines.append(machine)
-    return machines
-
-
 def _server_is_ours(cache_dir: Path) -> Path:
     """Exists while the shared adb server runs because a standing machine needed it, and for no other reason."""
     return cache_dir / "emulators" / "adb_server_is_ours"
@@ -296,27 +261,10 @@ def _server_is_ours(cache_dir: Path) -> Path:
 
 def _stop_shared_server_if_ours(cache_dir: Path, server: AdbServer) -> None:
     """Ends the shared adb server with the last standing machine, unless somebody else has come to use it."""
-    if any(machine.owner is None for machine in emulator_status(cache_dir)):
+    if any(not machine.tied for machine in emulator_status(cache_dir)):
         return
     if _server_is_ours(cache_dir).exists() and server.is_running():
         devices = server.run(["devices"], timeout=10.0).stdout.decode(errors="replace")
         if "\t" not in devices:  # one line with a tab for every device
             server.run(["kill-server"], timeout=10.0)
     _server_is_ours(cache_dir).unlink(missing_ok=True)
-
-
-def _folder_of(cache_dir: Path, name: str) -> Path:
-    return cache_dir.resolve() / "emulators" / name
-
-
-def _write_machine(folder: Path, machine: Machine) -> None:
-    scratch = folder / f"machine.json.{os.getpid()}.part"
-    scratch.write_text(json.dumps(asdict(machine), indent=1))
-    os.replace(scratch, folder / "machine.json")
-
-
-def _read_machine(file: Path) -> Machine:
-    fields = json.loads(file.read_text())
-    for role in ("process", "owner"):
-        fields[role] = ProcessIdentity(**fields[role]) if fields[role] else None
-    return Machine(**fields)

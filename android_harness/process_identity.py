@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,12 @@ class ProcessIdentity:
             return None
         state, start_ticks = fields[0], int(fields[19])
         return None if state in "ZX" else cls(pid, start_ticks)
+
+    @classmethod
+    def of_this_process(cls) -> ProcessIdentity:
+        this = cls.of(os.getpid())
+        assert this is not None
+        return this
 
     def is_alive(self) -> bool:
         return ProcessIdentity.of(self.pid) == self

@@ -20,13 +20,12 @@ from android_harness.device import DeviceError, FailureReason
 from android_harness.device_list import list_devices, open_device
 from android_harness.emulator import (
     EMULATOR_PROGRAMS,
-    Machine,
     attach_emulator,
-    emulator_status,
     start_emulator,
     stop_emulator,
     tied_emulator,
 )
+from android_harness.machine_register import Machine, emulator_status
 from android_harness.process_identity import ProcessIdentity
 from android_harness.tied_process import start_tied
 
