@@ -161,12 +161,16 @@ class _Rewrite:
     def _emit(self, target: Any, *arguments: Any) -> fx.Node:
         return self._graph.call_function(target, arguments)
 
+    def _contiguous(self, node: fx.Node) -> fx.Node:
+        """Laid out as its shape says: the kernels know no strides."""
+        return self._graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
+
     # From formulas to nodes.
 
     def _plain(self, known: Any) -> fx.Node:
         """A node in torch's own layout."""
         if isinstance(known, Transposed):
-            return self._emit(aten.clone.default, self._emit(aten.t.default, known.node))
+            return self._contiguous(self._emit(aten.t.default, known.node))
         if not isinstance(known, fx.Node):
             self._refuse(f"on {known}")
         return known
@@ -195,10 +199,9 @@ class _Rewrite:
         batch, channels, height, width = self._at.meta["val"].shape
 
         def as_planes(vector: fx.Node) -> fx.Node:
-            turned = self._emit(aten.clone.default, self._emit(aten.t.default, vector))
+            turned = self._contiguous(self._emit(aten.t.default, vector))
             column = self._emit(aten.view.default, turned, [channels, batch, 1, 1])
-            return self._emit(
-                aten.clone.default, self._emit(aten.expand.default, column, [channels, batch, height, width])
+            return self._contiguous(self._emit(aten.expand.default, column, [channels, batch, height, width])
             )
 
         result = gradient.planes
@@ -510,12 +513,12 @@ class _Rewrite:
         """Between planes and what torch flattens them to, the batch comes first."""
         if isinstance(x, _ON_PLANES):
             turned = self._emit(aten.permute.default, self._planes(x), [1, 0, 2, 3])
-            return self._emit(aten.view.default, self._emit(aten.clone.default, turned), sizes)
+            return self._emit(aten.view.default, self._contiguous(turned), sizes)
         if len(sizes) == 4:
             turned = self._emit(
                 aten.permute.default, self._emit(aten.view.default, self._plain(x), sizes), [1, 0, 2, 3]
             )
-            return Planes(self._emit(aten.clone.default, turned))
+            return Planes(self._contiguous(turned))
         return NotImplemented
 
 

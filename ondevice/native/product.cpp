@@ -21,6 +21,13 @@ constexpr int64_t kDepthBlock = 256;
 
 typedef float Quad __attribute__((vector_size(16)));
 
+inline int64_t smaller_of(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// The part of a matrix from (row, column) on.
+inline Matrix at(const Matrix& m, int64_t row, int64_t column) {
+  return {m.data + row * m.row_stride + column * m.column_stride, m.row_stride, m.column_stride};
+}
+
 struct Panel {
   const float* data;
   int64_t stride;  // from one depth to the next
@@ -151,32 +158,34 @@ void product(const Product& given, int64_t begin, int64_t end) {
   const Product p = oriented(given);
   alignas(64) float packed[kDepthBlock * kPanel];
   for (int64_t first = 0; first < p.depth || first == 0; first += kDepthBlock) {
-    const int64_t depth = p.depth - first < kDepthBlock ? p.depth - first : kDepthBlock;
-    for (int64_t panel = begin; panel < end; panel++) {
-      const int64_t column = panel * kPanel;
-      const int64_t columns = p.columns - column < kPanel ? p.columns - column : kPanel;
-      Matrix b = p.b;
-      b.data += first * b.row_stride + column * b.column_stride;
-      Panel source{packed, kPanel};
-      if (p.rows <= kTileRows && b.column_stride == 1 && columns == kPanel) {
-        source = {b.data, b.row_stride};  // read once: a copy would only cost
-      } else {
-        pack(b, depth, columns, packed);
-      }
+    const int64_t depth = smaller_of(p.depth - first, kDepthBlock);
+    // As many panels at a time as fit: where the depth is small a row of the output is then written in long runs.
+    const int64_t together = depth ? kDepthBlock / depth : 1;
+    const bool in_place = p.rows <= kTileRows && p.b.column_stride == 1;  // read once: a copy would only cost
+    for (int64_t group = begin; group < end; group += together) {
+      const int64_t group_end = smaller_of(group + together, end);
+      for (int64_t panel = group; panel < group_end; panel++)
+        if (!in_place || (panel + 1) * kPanel > p.columns)
+          pack(at(p.b, first, panel * kPanel), depth, smaller_of(p.columns - panel * kPanel, kPanel),
+               packed + (panel - group) * depth * kPanel);
       for (int64_t row = 0; row < p.rows; row += kTileRows) {
-        const int64_t rows = p.rows - row < kTileRows ? p.rows - row : kTileRows;
-        Tile tile{p.out + row * p.out_row_stride + column * p.out_column_stride, p.out_row_stride, p.out_column_stride, p.start, columns};
-        if (first) {
-          tile.start = {tile.out, p.out_row_stride, p.out_column_stride};
-        } else if (tile.start.data) {
-          tile.start.data += row * p.start.row_stride + column * p.start.column_stride;
-        }
-        Matrix a = p.a;
-        a.data += row * a.row_stride + first * a.column_stride;
-        if (columns <= kLanes) {
-          multiply_rows<1>(rows, a, source, depth, tile);
-        } else {
-          multiply_rows<kPanelVectors>(rows, a, source, depth, tile);
+        const int64_t rows = smaller_of(p.rows - row, kTileRows);
+        const Matrix a = at(p.a, row, first);
+        for (int64_t panel = group; panel < group_end; panel++) {
+          const int64_t column = panel * kPanel, columns = smaller_of(p.columns - column, kPanel);
+          Tile tile{p.out + row * p.out_row_stride + column * p.out_column_stride, p.out_row_stride, p.out_column_stride, {}, columns};
+          if (first) {
+            tile.start = {tile.out, p.out_row_stride, p.out_column_stride};
+          } else if (p.start.data) {
+            tile.start = at(p.start, row, column);
+          }
+          const Panel source = in_place && columns == kPanel ? Panel{at(p.b, first, column).data, p.b.row_stride}
+                                                            : Panel{packed + (panel - group) * depth * kPanel, kPanel};
+          if (columns <= kLanes) {
+            multiply_rows<1>(rows, a, source, depth, tile);
+          } else {
+            multiply_rows<kPanelVectors>(rows, a, source, depth, tile);
+          }
         }
       }
     }
