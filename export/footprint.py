@@ -35,6 +35,12 @@ def _onnx_operators(data: bytes) -> Counter[str]:
 
 
 def _executorch_operators(data: bytes) -> Counter[str]:
-    from export.lower_executorch import operators as calls
+    # ExecuTorch's exporter ships without type information.
+    from executorch.exir._serialize._program import deserialize_pte_binary  # type: ignore[import-untyped]
+    from executorch.exir.schema import KernelCall  # type: ignore[import-untyped]
 
-    return Counter(calls(data))
+    plan = deserialize_pte_binary(data).program.execution_plan[0]
+    instructions = (instruction.instr_args for chain in plan.chains for instruction in chain.instructions)
+    return Counter(
+        plan.operators[call.op_index].name for call in instructions if isinstance(call, KernelCall)
+    )
