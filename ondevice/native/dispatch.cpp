@@ -1,6 +1,9 @@
 // Which build of the kernels this processor runs.
 #include "kernels.h"
 
+#include <cstring>
+#include <initializer_list>
+
 namespace fedss {
 
 namespace baseline {
@@ -21,3 +24,9 @@ const Kernels& kernels() {
 }
 
 }  // namespace fedss
+
+const fedss::Kernels* fedss_kernels(const char* instruction_set) {
+  for (const fedss::Kernels* table : {&fedss::baseline::table, &fedss::kernels()})
+    if (!std::strcmp(table->instruction_set, instruction_set)) return table;
+  return nullptr;
+}

@@ -102,3 +102,6 @@ struct Kernels {
 const Kernels& kernels();  // for this processor
 
 }  // namespace fedss
+
+// The build for one instruction set by its name, or null if this processor lacks it: for tests, which try every one.
+extern "C" const fedss::Kernels* fedss_kernels(const char* instruction_set);

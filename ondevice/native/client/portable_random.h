@@ -1,0 +1,28 @@
+// SplitMix64 and three ways to use it: the C++ twin of ondevice/portable_random.py, draw for draw.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace fedss {
+
+// Separates the draws of one client and round; the order of examples in epoch e is drawn with kFirstEpoch + e.
+constexpr uint64_t kNegatives = 0, kFirstEpoch = 1;
+
+class PortableRandom {
+ public:
+  PortableRandom(uint64_t seed, uint64_t round_index, uint64_t purpose);
+
+  uint64_t next();
+  // Uniform in [0, bound); Lemire's multiply-and-reject.
+  uint64_t below(uint64_t bound);
+  // `size` distinct numbers out of [0, population), sorted; Floyd's algorithm.
+  std::vector<int64_t> subset(int64_t size, int64_t population);
+  // A random order of 0..size-1; Fisher and Yates, from the end.
+  std::vector<int64_t> permutation(int64_t size);
+
+ private:
+  uint64_t state_;
+};
+
+}  // namespace fedss
