@@ -7,7 +7,7 @@ import sys
 import click
 import typer
 
-from fedss import pretrain, simulate
+from fedss import data, doctor, pretrain, simulate
 from fedss.console import INTERRUPTED, ExitCode, log
 from fedss.errors import exit_code_for
 
@@ -23,6 +23,8 @@ app = typer.Typer(
 
 app.command("simulate")(simulate.command)
 app.command("pretrain")(pretrain.command)
+app.command("data")(data.command)
+app.command("doctor")(doctor.command)
 
 
 def main() -> None:
