@@ -28,8 +28,9 @@ def test_instructions_are_counted_one_by_one(qemu: QemuDevice) -> None:
 
 
 def test_the_same_program_costs_the_same_every_time(qemu: QemuDevice) -> None:
-    counts = {qemu.run(["./bundle/loop", "1000"], 60.0).instructions for _ in range(3)}
-    assert max(counts, key=int) - min(counts, key=int) <= 100
+    counts = [qemu.run(["./bundle/loop", "1000"], 60.0).instructions or 0 for _ in range(3)]
+    assert min(counts) > 3000
+    assert max(counts) - min(counts) <= 100
 
 
 def test_programs_see_an_arm_processor(qemu: QemuDevice) -> None:
