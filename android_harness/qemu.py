@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import secrets
 import shutil
 import subprocess
 import tempfile
@@ -56,13 +57,16 @@ class QemuDevice(HostDevice):
         self, argv: Sequence[str], timeout: float, env: Mapping[str, str] | None = None, stdin: bytes = b""
     ) -> RunResult:
         program, *arguments = argv
-        count_file = self._sysroot / "instructions"
-        count_file.unlink(missing_ok=True)
+        count_file = self._sysroot / f"instructions-{secrets.token_hex(4)}"  # several may run at once
         emulator = [self._emulator, "-L", str(self._sysroot), "-cpu", self._cpu]
         counting = ["-plugin", f"file={option_path(self._plugin)},out={option_path(count_file)}"]
         result = self._run([*emulator, *counting, remote_name(program), *arguments], timeout, env, stdin)
-        # No count if the guest died by a signal: qemu then dies by it too, without calling the plugin.
-        count = int(count_file.read_text()) if count_file.exists() else None
+        if (
+            not count_file.exists()
+        ):  # the guest died by a signal; so did qemu then, without calling the plugin
+            return result
+        count = int(count_file.read_text())
+        count_file.unlink()
         return dataclasses.replace(result, instructions=count)
 
     def describe(self) -> DeviceDescription:
