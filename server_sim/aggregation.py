@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ondevice.vocabulary import ClientUpdate, Columns, FloatArray, Parameters
+from ondevice.vocabulary import ClientUpdate, Columns, FloatArray, IntArray, Parameters
 
 Denominator = Literal["selected", "holders"]
 
@@ -57,7 +57,7 @@ class Aggregator:
         self._extractor_sums = {
             name: np.zeros(shape, np.float32) for name, shape in self._extractor_shapes.items()
         }
-        self._touched: npt.NDArray[np.int64] = np.zeros(len(self._column_sums), np.int64)
+        self._touched: IntArray = np.zeros(len(self._column_sums), np.int64)
         self._holder_examples: FloatArray = np.zeros(len(self._column_sums), np.float32)
         self._num_touched = 0
         self._num_examples = 0
@@ -68,12 +68,7 @@ class Aggregator:
         weight = np.float32(update.num_examples)
         for name, total in self._extractor_sums.items():
             total += weight * update.extractor_delta[name]
-        class_ids = update.columns_delta.class_ids
-        rows = self._rows(update.columns_delta)
-        # Class ids are unique within an update, so adding by index loses nothing.
-        self._column_sums[rows] += weight * update.columns_delta.weights
-        self._holder_examples[rows] += weight
-        self._touched[rows] = class_ids
+        self._add_columns(update.columns_delta.class_ids, update.columns_delta.weights, weight)
         self._num_examples += update.num_examples
         self._loss_sum += update.num_examples * update.mean_loss
 
@@ -81,18 +76,18 @@ class Aggregator:
         """ḡ over everything added since the last call."""
         if not self._num_examples:
             raise ValueError("no update was added, so there is nothing to average")
-        touched = self._touched[: self._num_touched]
-        order = np.argsort(touched)
-        sums = self._column_sums[: self._num_touched][order]
+        class_ids = np.sort(self._touched[: self._num_touched])
+        rows = self._row_of_class[class_ids]
+        sums = self._column_sums.take(rows, axis=0)
         if self._denominator == "holders":
-            sums /= self._holder_examples[: self._num_touched][order, None]
+            sums /= self._holder_examples[rows, None]
         else:
             sums /= np.float32(self._num_examples)
         result = AggregatedUpdate(
             extractor_delta={
                 name: total / np.float32(self._num_examples) for name, total in self._extractor_sums.items()
             },
-            columns_delta=Columns(touched[order], sums),
+            columns_delta=Columns(class_ids, sums),
             num_examples=self._num_examples,
             mean_loss=self._loss_sum / self._num_examples,
         )
@@ -102,20 +97,31 @@ class Aggregator:
     def discard(self) -> None:
         """Forget everything added since the last mean."""
         self._row_of_class[self._touched[: self._num_touched]] = -1
-        self._column_sums[: self._num_touched] = 0
         self._start()
 
-    def _rows(self, columns: Columns) -> npt.NDArray[np.int32]:
-        """The row of every class, a new one for a class not seen this round."""
-        rows = self._row_of_class[columns.class_ids]
+    def _add_columns(self, class_ids: IntArray, delta: FloatArray, weight: np.float32) -> None:
+        """Classes seen before in this round are added to their row, the others are copied into new rows."""
+        rows = self._row_of_class.take(class_ids)
         is_new = rows < 0
-        num_new = int(is_new.sum())
-        if num_new:
-            rows[is_new] = np.arange(self._num_touched, self._num_touched + num_new, dtype=np.int32)
-            self._row_of_class[columns.class_ids] = rows
-            self._num_touched += num_new
-            self._make_room(self._num_touched)
-        return rows
+        new, seen = np.flatnonzero(is_new), np.flatnonzero(~is_new)
+        if len(new):
+            first, last = self._num_touched, self._num_touched + len(new)
+            self._make_room(last)
+            fresh = self._column_sums[first:last]
+            delta.take(new, axis=0, out=fresh, mode="clip")
+            fresh *= weight
+            self._holder_examples[first:last] = weight
+            self._touched[first:last] = class_ids.take(new)
+            self._row_of_class[self._touched[first:last]] = np.arange(first, last, dtype=np.int32)
+            self._num_touched = last
+        if len(seen):
+            # Class ids are unique within an update, so no row is added to twice here.
+            rows = rows.take(seen)
+            sums = delta.take(seen, axis=0)
+            sums *= weight
+            sums += self._column_sums.take(rows, axis=0)
+            self._column_sums[rows] = sums
+            self._holder_examples[rows] += weight
 
     def _make_room(self, rows: int) -> None:
         if rows <= len(self._column_sums):

@@ -2,7 +2,7 @@
 
 `class_weights` is [n, d]: a paper column is an array row, so a slice is a gather of contiguous rows.  A column is brought
 up to date lazily: `current_at[c]` is the round at whose start column c is right.  Reading it in round t first lets it
-coast through the t − current_at[c] rounds in which nobody sampled it (`server_optimizers`), exactly as if it had been
+drift through the t − current_at[c] rounds in which nobody sampled it (`server_optimizers`), exactly as if it had been
 updated with g = 0 every round.  Reading changes nothing: only `apply` writes, and only the columns it is given.
 """
 
@@ -14,6 +14,9 @@ import numpy as np
 
 from ondevice.vocabulary import Columns, FloatArray, IntArray
 from server_sim.server_optimizers import ServerOptimizer
+
+_BLOCK = 512
+"""Columns updated at a time: what is gathered, changed and scattered stays in the processor's cache."""
 
 
 class ColumnTable:
@@ -47,7 +50,7 @@ class ColumnTable:
 
     def read(self, class_ids: IntArray, round_index: int) -> FloatArray:
         """W_S as it stands at the start of the round, [s, d]; a copy."""
-        weights, _ = self._up_to_date(class_ids, round_index)
+        weights, _, _ = self._drifted(class_ids, round_index)
         return weights
 
     def read_all(self, round_index: int) -> FloatArray:
@@ -56,17 +59,22 @@ class ColumnTable:
 
     def apply(self, delta: Columns, round_index: int) -> None:
         """Finish round `round_index` for the columns that were touched in it."""
-        weights, moments = self._up_to_date(delta.class_ids, round_index)
-        self.optimizer.update(weights, moments, delta.weights)
-        self.class_weights[delta.class_ids] = weights
-        for stored, moment in zip(self.moments, moments, strict=True):
-            stored[delta.class_ids] = moment
+        for start in range(0, len(delta.class_ids), _BLOCK):
+            class_ids = delta.class_ids[start : start + _BLOCK]
+            weights, moments, rounds_missed = self._drifted(class_ids, round_index)
+            self.optimizer.fade(moments, rounds_missed)
+            self.optimizer.update(weights, moments, delta.weights[start : start + _BLOCK])
+            self.class_weights[class_ids] = weights
+            for stored, moment in zip(self.moments, moments, strict=True):
+                stored[class_ids] = moment
         self.current_at[delta.class_ids] = round_index + 1
 
-    def _up_to_date(self, class_ids: IntArray, round_index: int) -> tuple[FloatArray, list[FloatArray]]:
+    def _drifted(
+        self, class_ids: IntArray, round_index: int
+    ) -> tuple[FloatArray, list[FloatArray], IntArray]:
+        """The columns where they are now, their moments as stored, and how many rounds those are behind."""
         weights = self.class_weights.take(class_ids, axis=0)
         moments = [moment.take(class_ids, axis=0) for moment in self.moments]
-        if moments:
-            rounds_missed = round_index - self.current_at.take(class_ids)
-            self.optimizer.coast(weights, moments, rounds_missed)
-        return weights, moments
+        rounds_missed = round_index - self.current_at.take(class_ids)
+        self.optimizer.drift(weights, moments, rounds_missed)
+        return weights, moments, rounds_missed

@@ -45,8 +45,8 @@ def pretrain(
         embeddings = extractor(torch.from_numpy(normalize_images(examples.images[batch])))
         logits = class_logits(embeddings, columns_leaf, spec.logits)
         loss = F.cross_entropy(logits, torch.from_numpy(examples.labels[batch]))
-        optimizer.zero_grad()
-        loss.backward()
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            parameter.grad = gradient
         optimizer.step()
         decay.step()
         on_step(step + 1, loss.item())

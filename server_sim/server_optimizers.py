@@ -7,8 +7,9 @@
 Deltas are client − server, so the server *adds*.
 
 A column that nobody sampled in a round has g = 0, but its momentum still moves it.  Doing that at once would touch all n
-columns every round.  Instead every rule can `coast`: play s rounds of g = 0 in one go.  `server_sim.column_table` calls it
-when a column is next read.  For FedAvgM it is a closed form,
+columns every round.  Instead every rule can play s rounds of g = 0 in one go: `drift` says where the weights have gone by
+then, `fade` what is left of the moments.  `server_sim.column_table` asks when a column is next read or updated.  For FedAvgM
+it is a closed form,
 
     w <- w + γ v (β + ... + β^s) = w + γ v β (1 − β^s) / (1 − β),   v <- β^s v
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Protocol
 
 import numpy as np
@@ -36,15 +38,21 @@ _NEGLIGIBLE = 1e-8
 class ServerOptimizer(Protocol):
     """A rule over arrays of any shape.  `moments` are float32 arrays of the parameter's shape, changed in place."""
 
-    initial_moments: tuple[float, ...]
-    """What each moment is filled with at the start; as many as the rule keeps."""
+    @property
+    def initial_moments(self) -> tuple[float, ...]:
+        """What each moment is filled with at the start; as many as the rule keeps."""
+        ...
 
     def update(self, weights: FloatArray, moments: Sequence[FloatArray], delta: FloatArray) -> None:
         """One round with the aggregated difference `delta`; weights and moments change in place."""
         ...
 
-    def coast(self, weights: FloatArray, moments: Sequence[FloatArray], rounds: IntArray) -> None:
-        """`rounds[i]` rounds without a difference for row i of weights [k, d]; in place."""
+    def drift(self, weights: FloatArray, moments: Sequence[FloatArray], rounds: IntArray) -> None:
+        """Move row i of weights [k, d] as `rounds[i]` rounds without a difference would; in place."""
+        ...
+
+    def fade(self, moments: Sequence[FloatArray], rounds: IntArray) -> None:
+        """What the same rounds leave of the moments; in place."""
         ...
 
 
@@ -54,10 +62,13 @@ class FedAvg:
     initial_moments: tuple[float, ...] = ()
 
     def update(self, weights: FloatArray, moments: Sequence[FloatArray], delta: FloatArray) -> None:  # noqa: ARG002 - keeps no moments
-        weights += np.float32(self.learning_rate) * delta
+        weights += delta if self.learning_rate == 1 else np.float32(self.learning_rate) * delta
 
-    def coast(self, weights: FloatArray, moments: Sequence[FloatArray], rounds: IntArray) -> None:
+    def drift(self, weights: FloatArray, moments: Sequence[FloatArray], rounds: IntArray) -> None:
         """Without momentum nothing moves."""
+
+    def fade(self, moments: Sequence[FloatArray], rounds: IntArray) -> None:
+        """There is nothing to fade."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +81,27 @@ class FedAvgM:
         (velocity,) = moments
         velocity *= np.float32(self.momentum)
         velocity += delta
-        weights += np.float32(self.learning_rate) * velocity
+        weights += velocity if self.learning_rate == 1 else np.float32(self.learning_rate) * velocity
 
-    def coast(self, weights: FloatArray, moments: Sequence[FloatArray], rounds: IntArray) -> None:
+    def drift(self, weights: FloatArray, moments: Sequence[FloatArray], rounds: IntArray) -> None:
         (velocity,) = moments
-        decay = np.power(self.momentum, rounds.astype(np.float64))  # β^s
-        travel = self.learning_rate * self.momentum * (1 - decay) / (1 - self.momentum)
-        weights += travel.astype(np.float32)[:, None] * velocity
-        velocity *= decay.astype(np.float32)[:, None]
+        weights += self._travel.take(rounds, mode="clip")[:, None] * velocity
+
+    def fade(self, moments: Sequence[FloatArray], rounds: IntArray) -> None:
+        (velocity,) = moments
+        velocity *= self._decay.take(rounds, mode="clip")[:, None]
+
+    @cached_property
+    def _decay(self) -> FloatArray:
+        """β^s for every s until it is 0 in float32: looked up, because powers would cost more than moving the column."""
+        longest = math.ceil(math.log(1e-46) / math.log(self.momentum)) if self.momentum else 1
+        return np.power(self.momentum, np.arange(longest + 1, dtype=np.float64)).astype(np.float32)
+
+    @cached_property
+    def _travel(self) -> FloatArray:
+        """γ (β + ... + β^s) for every s of `_decay`."""
+        powers = np.power(self.momentum, np.arange(len(self._decay), dtype=np.float64))
+        return (self.learning_rate * self.momentum * (1 - powers) / (1 - self.momentum)).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -99,7 +123,7 @@ class FedAdam:
         second += np.float32(1 - self.second_momentum) * delta * delta
         weights += np.float32(self.learning_rate) * first / (np.sqrt(second) + np.float32(self.tau))
 
-    def coast(self, weights: FloatArray, moments: Sequence[FloatArray], rounds: IntArray) -> None:
+    def drift(self, weights: FloatArray, moments: Sequence[FloatArray], rounds: IntArray) -> None:
         first, second = moments
         worthwhile = math.ceil(math.log(_NEGLIGIBLE) / math.log(self.momentum)) if self.momentum else 0
         played = np.minimum(rounds, worthwhile)
@@ -110,6 +134,9 @@ class FedAdam:
             weights[moving] += (
                 np.float32(self.learning_rate) * first_now / (np.sqrt(second_now) + np.float32(self.tau))
             )
+
+    def fade(self, moments: Sequence[FloatArray], rounds: IntArray) -> None:
+        first, second = moments
         whole = rounds.astype(np.float64)
         first *= np.power(self.momentum, whole).astype(np.float32)[:, None]
         second *= np.power(self.second_momentum, whole).astype(np.float32)[:, None]

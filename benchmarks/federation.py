@@ -1,0 +1,261 @@
+"""What a federated round costs, as ratios measured in one run: `make bench`, or `python benchmarks/federation.py`.
+
+    a  slice + aggregate + apply, K = 64, |S_k| = 170, d = 64: at n = 1,000,000 against n = 10,000     at most 1.5
+    b  the bandwidth of that path against memcpy                                                      at least 1/3
+    c  a simulated round against a bare torch loop doing the same local SGD steps                     at most 1.25
+    d  peak memory of the server at K = 256 against K = 8                                             at most 1.1
+
+CPU time of this process, contenders interleaved, medians.  Every pair is first checked to do the same work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ondevice import wire
+from ondevice.backends.eager import EagerBackend, initial_parameters
+from ondevice.class_sampling import sample_classes
+from ondevice.client import Client
+from ondevice.extractors import build_extractor
+from ondevice.local_training import epoch_batches, normalize_images
+from ondevice.sampled_softmax import class_logits
+from ondevice.vocabulary import (
+    ClientUpdate,
+    Columns,
+    ExampleSet,
+    LocalTraining,
+    RoundPlan,
+    StepSpec,
+)
+from server_sim.aggregation import Aggregator
+from server_sim.column_table import ColumnTable
+from server_sim.link import InProcessLink
+from server_sim.one_round import run_round
+from server_sim.server_optimizers import FedAvg, FedAvgM, ServerOptimizer
+from server_sim.simulated_clients import SimulatedClient
+from server_sim.state import ServerState
+
+CLIENTS, WIDTH, DIM = 64, 170, 64
+BLOCK_BYTES = CLIENTS * WIDTH * DIM * 4
+"""All the columns that the clients of a round hold."""
+
+
+def interleaved(contenders: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
+    """Median CPU seconds of each, taken in turns so that a slow spell of the machine meets all of them."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(repeats + 2):
+        for name, run in contenders.items():
+            started = time.process_time()
+            run()
+            seconds[name].append(time.process_time() - started)
+    return {name: float(np.median(values[2:])) for name, values in seconds.items()}
+
+
+class ColumnPath:
+    """Slice, aggregate and apply for one round's columns."""
+
+    def __init__(self, num_classes: int, optimizer: ServerOptimizer) -> None:
+        rng = np.random.default_rng(0)
+        self._table = ColumnTable.fresh(optimizer, rng.standard_normal((num_classes, DIM), np.float32))
+        self._aggregator = Aggregator({}, num_classes, DIM, "selected")
+        self._updates = []
+        for _ in range(CLIENTS):
+            class_ids = np.sort(rng.choice(num_classes, WIDTH, replace=False))
+            delta = Columns(class_ids, rng.standard_normal((WIDTH, DIM), np.float32))
+            self._updates.append(ClientUpdate({}, delta, num_examples=100, mean_loss=1.0))
+        self._round = 0
+
+    def __call__(self) -> None:
+        for update in self._updates:
+            self._table.read(update.columns_delta.class_ids, self._round)
+        for update in self._updates:
+            self._aggregator.add(update)
+        self._table.apply(self._aggregator.mean().columns_delta, self._round)
+        self._round += 1
+
+
+def column_path(repeats: int) -> list[dict[str, object]]:
+    """a and b.  Bytes are counted as memcpy counts them, one read and one write as one byte moved: a gather is 1; adding
+    into a sum reads two and writes one, 1.5; the mean is 1; an update reads two and writes one, 1.5; the moments of
+    FedAvgM are read with the slice (0.5) and read and written by the update (1)."""
+    source = np.ones(16 << 20, np.float32)
+    target = np.empty_like(source)
+    rows: list[dict[str, object]] = []
+    for optimizer, blocks_moved in ((FedAvg(), 5.0), (FedAvgM(), 6.5)):
+        small, large = ColumnPath(10_000, optimizer), ColumnPath(1_000_000, optimizer)
+        seconds = interleaved(
+            {"small": small, "large": large, "memcpy": lambda: np.copyto(target, source)}, repeats
+        )
+        name = type(optimizer).__name__
+        bandwidth = blocks_moved * BLOCK_BYTES / seconds["large"]
+        memcpy = source.nbytes / seconds["memcpy"]
+        rows.append(
+            {
+                "figure": f"a {name}: n = 1,000,000 / n = 10,000",
+                "ratio": seconds["large"] / seconds["small"],
+                "at_most": 1.5,
+            }
+        )
+        rows.append(
+            {"figure": f"b {name}: columns moved / memcpy", "ratio": bandwidth / memcpy, "at_least": 1 / 3}
+        )
+    return rows
+
+
+def simulated_round(repeats: int) -> list[dict[str, object]]:
+    """c: 8 clients of 130 images, as in glyphs-2028, with the extractor of the glyphs experiments."""
+    torch.set_num_threads(1)
+    num_classes, num_clients = 2028, 8
+    spec = StepSpec("three_convolutions", DIM, (1, 32, 32))
+    initial = initial_parameters(spec, 0)
+    rng = np.random.default_rng(0)
+    columns = rng.standard_normal((num_classes, DIM), np.float32)
+    data = []
+    for _ in range(num_clients):
+        held = rng.choice(num_classes, 90, replace=False)
+        data.append(
+            ExampleSet(
+                rng.integers(0, 256, (130, 1, 32, 32), np.uint8), rng.choice(held, 130).astype(np.int64)
+            )
+        )
+    plan = RoundPlan(0, num_classes, 80, local_training=LocalTraining(learning_rate=0.05))
+    backend = EagerBackend(spec, initial)
+
+    def federated() -> dict[str, np.ndarray]:
+        state = ServerState.fresh(
+            FedAvg(), {name: value.copy() for name, value in initial.items()}, columns.copy()
+        )
+        link = InProcessLink(lambda k: SimulatedClient(Client(k, data[k], private_seed=k), backend))
+        run_round(
+            state,
+            plan,
+            range(num_clients),
+            link,
+            Aggregator(backend.parameter_shapes, num_classes, DIM, "selected"),
+        )
+        return state.extractor
+
+    def bare_loop() -> dict[str, np.ndarray]:
+        """The same steps in as few lines of torch as possible: no wire, no server, but the mean that checks the result."""
+        mean = {name: np.zeros_like(value) for name, value in initial.items()}
+        for k, examples in enumerate(data):
+            extractor = build_extractor(spec)
+            extractor.load_state_dict(
+                {name: torch.from_numpy(value.copy()) for name, value in initial.items()}
+            )
+            sample = sample_classes(examples.labels, plan, k)
+            w = torch.nn.Parameter(torch.from_numpy(columns[sample.class_ids]))
+            adjust = torch.from_numpy(-sample.log_expected_count)
+            labels = np.searchsorted(sample.class_ids, examples.labels)
+            optimizer = torch.optim.SGD([*extractor.parameters(), w], lr=0.05)
+            for batch in epoch_batches(labels, plan, k):
+                images = torch.from_numpy(normalize_images(examples.images[batch]))
+                logits = class_logits(extractor(images), w, "cosine") + adjust
+                loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(labels[batch]))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            for name, value in extractor.named_parameters():
+                mean[name] += value.detach().numpy() / num_clients
+        return mean
+
+    ours, theirs = federated(), bare_loop()
+    for name, value in ours.items():
+        assert np.linalg.norm(value - theirs[name]) < 1e-3 * np.linalg.norm(value - initial[name]), name
+    seconds = interleaved(
+        {"federated": lambda: federated() and None, "bare": lambda: bare_loop() and None}, repeats
+    )  # type: ignore[func-returns-value]
+    return [
+        {
+            "figure": "c simulated round / bare torch loop",
+            "ratio": seconds["federated"] / seconds["bare"],
+            "at_most": 1.25,
+        }
+    ]
+
+
+def server_peak(num_clients: int) -> None:
+    """The child process of d: one round of MobileNetV3-Large updates through wire and server; prints its peak."""
+    num_classes = 10_000
+    spec = StepSpec(image_shape=(3, 32, 32))
+    extractor = initial_parameters(spec, 0)
+    rng = np.random.default_rng(0)
+    state = ServerState.fresh(FedAvgM(), extractor, rng.standard_normal((num_classes, DIM), np.float32))
+    shapes = {name: value.shape for name, value in extractor.items()}
+    delta = {name: np.full_like(value, 1e-3) for name, value in extractor.items()}
+    plan = RoundPlan(0, num_classes, WIDTH)
+
+    class Sender:
+        """Answers with a ready-made update, so that only the server's memory is measured."""
+
+        def __init__(self, client_id: int) -> None:
+            self._envelope = wire.Envelope(0, client_id)
+            self._class_ids = np.sort(
+                np.random.default_rng(client_id).choice(num_classes, WIDTH, replace=False)
+            )
+
+        def request(self, plan: RoundPlan) -> bytes:  # noqa: ARG002 - a client's signature
+            return wire.request_to_bytes(self._envelope, self._class_ids)
+
+        def train(self, plan: RoundPlan, slice_message: bytes) -> bytes:  # noqa: ARG002 - a client's signature
+            columns = Columns(self._class_ids, np.zeros((WIDTH, DIM), np.float32))
+            return wire.update_to_bytes(self._envelope, ClientUpdate(delta, columns, 100, 1.0))
+
+    run_round(
+        state,
+        plan,
+        range(num_clients),
+        InProcessLink(Sender),
+        Aggregator(shapes, num_classes, DIM, "selected"),
+    )
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def server_memory() -> list[dict[str, object]]:
+    """d"""
+    peaks = {}
+    for num_clients in (8, 256):
+        command = [sys.executable, __file__, "--server-peak", str(num_clients)]
+        peaks[num_clients] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return [
+        {"figure": "d server's peak memory, K = 256 / K = 8", "ratio": peaks[256] / peaks[8], "at_most": 1.1}
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--out", type=Path, help="also write the figures to this JSON file")
+    parser.add_argument("--server-peak", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.server_peak:
+        server_peak(options.server_peak)
+        return 0
+    rows = [*column_path(options.repeats), *simulated_round(options.repeats), *server_memory()]
+    for row in rows:
+        bound, target = ("at most", row["at_most"]) if "at_most" in row else ("at least", row["at_least"])
+        print(f"{row['figure']:<50} {row['ratio']:6.2f}   ({bound} {target:.2f})")
+    if options.out:
+        options.out.write_text(json.dumps(rows, indent=2) + "\n")
+    missed = [
+        row
+        for row in rows
+        if row["ratio"] > row.get("at_most", np.inf) or row["ratio"] < row.get("at_least", 0)
+    ]  # type: ignore[operator]
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
