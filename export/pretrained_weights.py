@@ -38,7 +38,7 @@ _DROPPED = re.compile(r"\.(running_mean|running_var|num_batches_tracked)$")
 
 
 def load_weights(path: Path, fresh: Parameters) -> dict[str, FloatArray]:
-    """All of the extractor's tensors from a file.  `fresh` gives names and shapes, and an embedding where theirs does not fit."""
+    """All of the extractor's tensors.  `fresh` gives names and shapes, and the embedding where the file's does not fit."""
     tensors = _read(path)
     if set(tensors) & set(fresh):
         check_tensors(tensors, {name: value.shape for name, value in fresh.items()}, str(path))
