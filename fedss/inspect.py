@@ -122,7 +122,9 @@ def _tables(
     memory: tuple[MemoryFigure, ...],
 ) -> list[Table]:
     spec = artifact.spec
-    summary = Table("", "", title=str(artifact.directory), show_header=False)
+    summary = Table(title=str(artifact.directory), show_header=False)
+    summary.add_column()
+    summary.add_column(overflow="fold")  # a hash cut short would be of no use
     summary.add_row("SHA-256", f"{artifact.sha256} (every file verified)")
     shape = " x ".join(map(str, spec.image_shape))
     summary.add_row(
