@@ -163,7 +163,9 @@ class _Rewrite:
 
     def _contiguous(self, node: fx.Node) -> fx.Node:
         """Laid out as its shape says: the kernels know no strides."""
-        return self._graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
+        return self._graph.call_function(
+            aten.clone.default, (node,), {"memory_format": torch.contiguous_format}
+        )
 
     # From formulas to nodes.
 
@@ -201,8 +203,7 @@ class _Rewrite:
         def as_planes(vector: fx.Node) -> fx.Node:
             turned = self._contiguous(self._emit(aten.t.default, vector))
             column = self._emit(aten.view.default, turned, [channels, batch, 1, 1])
-            return self._contiguous(self._emit(aten.expand.default, column, [channels, batch, height, width])
-            )
+            return self._contiguous(self._emit(aten.expand.default, column, [channels, batch, height, width]))
 
         result = gradient.planes
         if result is not None and gradient.scale is not None:
@@ -448,6 +449,8 @@ class _Rewrite:
         return NotImplemented
 
     def squeeze(self, x: Any, _dim: int) -> Any:
+        if isinstance(x, GradientTimesValue):  # planes of one element: torch left out the sum over them
+            x = self.sum_over(x, [2, 3], keepdim=True)
         if not isinstance(x, PerPlane):
             return NotImplemented
         return x.vector if self._at.meta["val"].dim() == 2 else x

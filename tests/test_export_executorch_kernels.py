@@ -10,10 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
-from torch.nn import functional as F
-
-from tests.native_kernels import (
+from native_kernels import (
     ACTIVATIONS,
     FloatArray,
     Gradient,
@@ -25,6 +22,8 @@ from tests.native_kernels import (
     pointer,
     shape_of,
 )
+from torch import Tensor
+from torch.nn import functional as F
 
 INSTRUCTION_SETS = ("baseline", "avx2") if platform.machine() == "x86_64" else ("baseline",)
 BY_NAME: dict[str, Callable[[Tensor], Tensor]] = {
@@ -123,7 +122,14 @@ def test_depthwise_and_its_gradients(
     assert_close(out, planes(expected.detach()))
     out = np.full(x_planes.shape, np.nan, np.float32)
     kernels.depthwise_input_gradient(
-        pointer(gradient_planes), shape_of(gradient_planes), pointer(weights), window, pointer(out), shape_of(out), 0, channels
+        pointer(gradient_planes),
+        shape_of(gradient_planes),
+        pointer(weights),
+        window,
+        pointer(out),
+        shape_of(out),
+        0,
+        channels,
     )
     assert_close(out, planes(x_gradient))
     out = np.full(weights.shape, np.nan, np.float32)
@@ -136,10 +142,14 @@ def test_depthwise_and_its_gradients(
 class Norm:
     """activation(GroupNorm(x)) in torch, in double, and the arrays that the kernels take for it."""
 
-    def __init__(self, kernels: Kernels, activation: str, batch: int, groups: int, per_group: int, side: int) -> None:
+    def __init__(
+        self, kernels: Kernels, activation: str, batch: int, groups: int, per_group: int, side: int
+    ) -> None:
         self.channels = groups * per_group
         self.groups = groups
-        self.x = torch.from_numpy(3 + 2 * random(0, batch, self.channels, side, side)).double().requires_grad_()
+        self.x = (
+            torch.from_numpy(3 + 2 * random(0, batch, self.channels, side, side)).double().requires_grad_()
+        )
         self.gamma = torch.from_numpy(random(1, self.channels)).double().requires_grad_()
         self.beta = torch.from_numpy(random(2, self.channels)).double().requires_grad_()
         self.value = BY_NAME[activation](F.group_norm(self.x, groups, self.gamma, self.beta))
@@ -166,7 +176,9 @@ norms = st.builds(
 
 @sweep
 @given(norms)
-def test_the_normalised_value_its_mean_and_its_gate(kernels: Kernels, sizes: tuple[str, int, int, int, int]) -> None:
+def test_the_normalised_value_its_mean_and_its_gate(
+    kernels: Kernels, sizes: tuple[str, int, int, int, int]
+) -> None:
     norm = Norm(kernels, *sizes)
     batch, channels = norm.value.shape[:2]
     gate, residual = random(3, batch, channels), random(4, *norm.arrays[0].shape)
@@ -230,7 +242,9 @@ def test_depthwise_reads_a_normalised_input(
     assert_close(out, planes(expected.detach()))
     out = np.full(weights.shape, np.nan, np.float32)
     gradients = planes(gradient).float().contiguous().numpy()
-    kernels.depthwise_weight_gradient(pointer(gradients), norm.formula, window, pointer(out), 0, norm.channels)
+    kernels.depthwise_weight_gradient(
+        pointer(gradients), norm.formula, window, pointer(out), 0, norm.channels
+    )
     assert_close(out, weight_gradient)
 
 
@@ -264,12 +278,22 @@ def test_max_pool_and_its_gradient(
     x_planes = planes(x.detach()).contiguous().numpy()
     gradients = planes(gradient).contiguous().numpy()
     out = np.full(gradients.shape, np.nan, np.float32)
-    kernels.max_pool(pointer(x_planes), shape_of(x_planes), Window(*window), pointer(out), shape_of(out), 0, channels)
+    kernels.max_pool(
+        pointer(x_planes), shape_of(x_planes), Window(*window), pointer(out), shape_of(out), 0, channels
+    )
     assert_close(out, planes(expected.detach()))
     back = np.full(x_planes.shape, np.nan, np.float32)
+    shapes = (shape_of(gradients), shape_of(x_planes))
     kernels.max_pool_gradient(
-        pointer(gradients), shape_of(gradients), pointer(x_planes), shape_of(x_planes), Window(*window), pointer(back), 0, channels
-    )  # fmt: skip
+        pointer(gradients),
+        shapes[0],
+        pointer(x_planes),
+        shapes[1],
+        Window(*window),
+        pointer(back),
+        0,
+        channels,
+    )
     assert_close(back, planes(x_gradient))
 
 
