@@ -180,3 +180,10 @@ def test_both_memory_formats_of_eager_give_the_same_loss(artifact: Artifact) -> 
 def test_a_step_process_that_fails_says_why(artifact: Artifact) -> None:
     with pytest.raises(StepProcessError, match=r"ended with 1: .*runtime is 'onnxruntime'"):
         StepProcess(StepJob(str(artifact.directory), "onnxruntime", batch=2, width=5))
+
+
+def test_a_step_process_that_is_killed_says_so(artifact: Artifact) -> None:
+    with StepProcess(StepJob(str(artifact.directory), "eager", batch=2, width=5)) as process:
+        process._process.kill()
+        with pytest.raises(StepProcessError, match=r"eager at batch 2 and width 5 was killed by signal 9"):
+            process.step()
