@@ -1,0 +1,90 @@
+"""Compiles the native client, `fedss-client`, and links it with the kernels and the ExecuTorch runtime of a wheel.
+
+Two groups of sources: those of messages, sampling and files need nothing but a C++ compiler and nlohmann's JSON header, and
+are what the tests compile with the sanitizers; the others run the training step.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from ondevice.native.build import FLAGS as RUNTIME_FLAGS
+from ondevice.native.build import (
+    RUNTIME_LIBRARIES,
+    SOURCE_FOLDER,
+    KernelBuildError,
+    Target,
+    compile_objects,
+)
+
+CLIENT_FOLDER = Path(__file__).parent
+PROGRAM = "fedss-client"
+PORTABLE_SOURCES = (
+    "files.cpp",
+    "strict_json.cpp",
+    "safetensors.cpp",
+    "wire.cpp",
+    "portable_random.cpp",
+    "class_sampling.cpp",
+    "device_files.cpp",
+)
+STEP_SOURCES = (
+    "sha256.cpp",
+    "artifact.cpp",
+    "training_step.cpp",
+    "local_training.cpp",
+    "golden_check.cpp",
+    "measurement.cpp",
+    "bench.cpp",
+    "arguments.cpp",
+    "main.cpp",
+)
+RUNTIME_SOURCES = ("stock_step.cpp",)
+"""Compiled against the runtime's own headers; the others know it through program.h."""
+FLAGS = (
+    "-std=c++20",
+    "-O3",
+    "-Wall",
+    "-Wextra",
+    # Local SGD takes the same roundings as numpy: no fused multiply-add, which ARM compilers would use unasked.
+    "-ffp-contract=off",
+    f"-I{SOURCE_FOLDER}",
+)
+JSON_HEADER = Path("/usr/include/nlohmann/json.hpp")
+
+
+def build_client(target: Target, executorch: Path, folder: Path) -> Path:
+    """The program in `folder`, for `target`, against the wheel unpacked at `executorch`."""
+    objects = compile_objects(target, executorch, folder)
+    include = executorch / "include"
+    headers = [f"-isystem{include}", f"-isystem{include / 'executorch/runtime/core/portable_type/c10'}"]
+    for name in (*PORTABLE_SOURCES, *STEP_SOURCES, *RUNTIME_SOURCES):
+        flags = [*RUNTIME_FLAGS, *headers] if name in RUNTIME_SOURCES else FLAGS
+        objects.append(folder / f"client-{name}.o")
+        compile_client(target.compiler, [*flags, "-c", str(CLIENT_FOLDER / name), "-o", str(objects[-1])])
+    program = folder / PROGRAM
+    runtime = executorch / "lib"
+    compile_client(
+        target.compiler,
+        [*map(str, objects), "-o", str(program), "-s", f"-L{runtime}", f"-Wl,-rpath-link,{runtime}"]
+        # Even where no symbol is used: the runtime's own operators register themselves when their library loads.
+        + ["-Wl,--no-as-needed", *(f"-l{name}" for name in RUNTIME_LIBRARIES)],
+    )
+    return program
+
+
+def compile_client(compiler: str, arguments: Sequence[str]) -> None:
+    """One run of the compiler."""
+    if not JSON_HEADER.is_file():
+        raise KernelBuildError(f"{JSON_HEADER} is missing; apt-get install nlohmann-json3-dev")
+    path = shutil.which(compiler)
+    if path is None:
+        raise KernelBuildError(f"{compiler} is not installed; apt-get install the package that has it")
+    # The header has no architecture, but a cross compiler does not look among the host's.
+    headers = ["-idirafter", str(JSON_HEADER.parents[1])]
+    done = subprocess.run([path, *headers, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise KernelBuildError(f"{compiler} failed on {arguments[-3:]}:\n{done.stderr[-4000:]}")

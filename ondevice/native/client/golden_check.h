@@ -1,0 +1,19 @@
+// Whether this client reproduces the artifact's golden step: the C++ twin of ondevice/golden_step.py, tolerance for tolerance.
+#pragma once
+
+#include <string>
+
+#include "training_step.h"
+
+namespace fedss {
+
+struct Comparison {
+  int outputs = 0, missed = 0;
+  std::string worst_tensor;
+  double worst_relative_error = 0;
+  double worst_excess = 0;  // how many times the worst distance is what was allowed
+};
+
+Comparison check_golden(const Artifact&, TrainingStep&);
+
+}  // namespace fedss
