@@ -20,12 +20,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
 
 from android_harness.adb_description import DESCRIBE_SCRIPT, parse_description
 from android_harness.adb_server import AdbServer
+from android_harness.command_frame import CommandEnd, CommandFrame
 from android_harness.device import DeviceDescription, DeviceError, FailureReason, RunResult, remote_name
 
 Answer = TypeVar("Answer")
@@ -43,16 +43,6 @@ _SLOWEST_TRANSFER = 2**20  # bytes a second below which a transfer counts as stu
 
 class _LinkLost(Exception):
     """The device could not be reached, and what was asked can be asked again."""
-
-
-@dataclass(frozen=True)
-class _ShellRun:
-    """What one `adb shell` gave back, with our own two lines on stderr taken out."""
-
-    exit_code: int
-    memory_kills: int | None  # by the kernel while the command ran; None: the device does not say
-    stdout: bytes
-    stderr: bytes
 
 
 class AdbDevice:
@@ -80,6 +70,7 @@ class AdbDevice:
         self._patience = patience
         self._has_power = has_power
         self._on_close = on_close
+        self._left_running: list[str] = []  # scripts that kill commands whose connection was lost
 
     @property
     def name(self) -> str:
@@ -91,24 +82,19 @@ class AdbDevice:
         target = self._path(remote)
         scratch = f"{target}.part"
         expected = _local_hashes(local)
-        prepare = (
-            shlex.join(["mkdir", "-p", posixpath.dirname(target)])
-            + " && "
-            + shlex.join(["rm", "-rf", scratch])
-        )
-        publish = shlex.join(["rm", "-rf", target]) + " && " + shlex.join(["mv", scratch, target])
+        folder, new, old = (shlex.quote(path) for path in (posixpath.dirname(target), scratch, target))
 
         def transfer() -> None:
-            self._housekeep(prepare)
+            self._housekeep(f"mkdir -p {folder} && rm -rf {new}")
             self._copy(["push", str(local), scratch], _size(local))
             self._check_arrival(f"push {local}", expected, self._remote_hashes(scratch))
-            self._housekeep(publish)
+            self._housekeep(f"rm -rf {old} && mv {new} {old}")
 
         try:
             self._patiently(transfer)
         except DeviceError as error:
             if error.reason in (FailureReason.DISK_FULL, FailureReason.CORRUPT):
-                self._patiently(lambda: self._housekeep(shlex.join(["rm", "-rf", scratch])))
+                self._patiently(lambda: self._housekeep(f"rm -rf {new}"))
             raise
 
     def run(
@@ -119,16 +105,16 @@ class AdbDevice:
         what = " ".join(argv)
         in_folder = f"mkdir -p {shlex.quote(self._folder)} && cd {shlex.quote(self._folder)} && {command}"
         started = time.monotonic()
-        shell = self._patiently(lambda: self._shell(in_folder, what, timeout, stdin))
+        stdout, end = self._patiently(lambda: self._shell(in_folder, what, timeout, stdin))
         # Where the kernel does not say why, a SIGKILL that nobody here sent can only be its doing.
-        if shell.exit_code == 128 + signal.SIGKILL and shell.memory_kills != 0:
+        if end.exit_code == 128 + signal.SIGKILL and end.memory_kills != 0:
             raise DeviceError(
                 FailureReason.KILLED_FOR_MEMORY, f"{self.name}: the kernel killed {what} for memory"
             )
         return RunResult(
-            exit_code=shell.exit_code,
-            stdout=shell.stdout.decode(errors="replace"),
-            stderr=shell.stderr.decode(errors="replace"),
+            exit_code=end.exit_code,
+            stdout=stdout.decode(errors="replace"),
+            stderr=end.stderr.decode(errors="replace"),
             wall_seconds=time.monotonic() - started,
         )
 
@@ -254,72 +240,58 @@ class AdbDevice:
 
     def _housekeep(self, script: str) -> str:
         """A small script of our own, safe to repeat; its output, or a `DeviceError` if it failed."""
-        shell = self._shell(script, "housekeeping", _HOUSEKEEPING_SECONDS, repeatable=True)
-        if shell.exit_code != 0:
-            words = shell.stderr.decode(errors="replace").strip()
+        stdout, end = self._shell(script, "housekeeping", _HOUSEKEEPING_SECONDS, repeatable=True)
+        if end.exit_code != 0:
+            words = end.stderr.decode(errors="replace").strip()
             full = "No space left on device" in words
             raise DeviceError(
                 FailureReason.DISK_FULL if full else FailureReason.FAILED, f"{self.name}: {words}"
             )
-        return shell.stdout.decode(errors="replace")
+        return stdout.decode(errors="replace")
 
     def _shell(
         self, script: str, what: str, timeout: float, stdin: bytes = b"", repeatable: bool = False
-    ) -> _ShellRun:
-        """Runs `script` in one `adb shell`.
-
-        The script is framed by two lines on stderr with a random word in them.  The first proves that it was
-        started and has the process group to kill; the second has the exit code, so that a lost connection is never
-        taken for an exit code (old devices send none).  Both have the kernel's count of memory kills.
-        """
-        word = secrets.token_hex(8)
-        count_kills = "$(grep -s '^oom_kill ' /proc/vmstat)"
-        framed = (
-            f'echo "{word} begin $$ {count_kills}" >&2\n'
-            f"{script}\n"
-            f'code=$?\nprintf "\\n{word} end $code {count_kills}\\n" >&2\nexit $code'
-        )
+    ) -> tuple[bytes, CommandEnd]:
+        """Runs `script` in one `adb shell`; its stdout and how it ended."""
+        frame = CommandFrame()
+        command = "\n".join([*self._left_running, frame.around(script)])
         self._server.ensure_running()
         with tempfile.TemporaryFile() as stderr:  # a file, to be read also when the client was interrupted
             client = subprocess.Popen(
-                self._server.command("-s", self._serial, "shell", "-T", framed),
+                self._server.command("-s", self._serial, "shell", "-T", command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
             )
             try:
-                output, _ = client.communicate(stdin, timeout=timeout)
+                stdout, _ = client.communicate(stdin, timeout=timeout)
             except (subprocess.TimeoutExpired, KeyboardInterrupt) as interruption:
                 client.kill()
                 client.communicate()
-                begun = re.search(rf"{word} begin (\d+)", _content(stderr).decode(errors="replace"))
-                if begun:  # adbd on a phone does not end a command when its client leaves
-                    self._ask_server("-s", self._serial, "shell", f"kill -9 -{begun[1]}")
+                group = frame.process_group(_content(stderr))
+                if group is not None:  # adbd on a phone does not end a command when its client leaves
+                    self._ask_server("-s", self._serial, "shell", frame.kill(group))
                 if isinstance(interruption, KeyboardInterrupt):
                     raise
                 raise DeviceError(
                     FailureReason.TIMED_OUT, f"{self.name}: {what} was killed after {timeout:g} s"
                 ) from None
             errors = _content(stderr)
-        frame = re.compile(
-            rf"(?P<before>.*?){word} begin \d+ (?:oom_kill (?P<kills_before>\d+))?\n(?P<own>.*)"
-            rf"\n{word} end (?P<code>\d+) (?:oom_kill (?P<kills_after>\d+))?\n".encode(),
-            re.DOTALL,
-        ).search(errors)
-        if frame is None:
-            words = errors.decode(errors="replace").strip()
-            started = f"{word} begin" in words
-            if started and not repeatable:
+        end = frame.end(errors)
+        if end is not None:
+            self._left_running.clear()
+            return stdout, end
+        group = frame.process_group(errors)
+        if group is not None:
+            self._left_running.append(frame.kill(group))
+            if not repeatable:
                 raise DeviceError(
                     FailureReason.GONE, f"{self.name}: the connection was lost while {what} ran"
                 )
-            if started or _LINK_LOST.search(words) or self._state() != "device":
-                raise _LinkLost(words)
-            raise DeviceError(FailureReason.FAILED, f"{self.name}: adb shell: {words}")
-        kills = (
-            None if frame["kills_after"] is None else int(frame["kills_after"]) - int(frame["kills_before"])
-        )
-        return _ShellRun(int(frame["code"]), kills, output, frame["own"])
+        words = errors.decode(errors="replace").strip()
+        if group is not None or _LINK_LOST.search(words) or self._state() != "device":
+            raise _LinkLost(words)
+        raise DeviceError(FailureReason.FAILED, f"{self.name}: adb shell: {words}")
 
 
 def _content(file: IO[bytes]) -> bytes:

@@ -142,6 +142,9 @@ def test_a_killed_adb_server_ends_the_run_that_was_under_way(phone: Emulator, de
         device.run(["sleep", "50"], 60.0)
     assert failure.value.reason is FailureReason.GONE
     assert device.run(["echo", "here"], 60.0).stdout == "here\n"
+    assert any(
+        device.run(["pidof", "sleep"], 60.0).exit_code == 1 for _ in range(50)
+    )  # it does not run on unseen
 
 
 def kill_server(server: AdbServer) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 from arm_programs import CACHE, require_programs
 
 from android_harness.adb_description import parse_description
+from android_harness.command_frame import CommandFrame
 from android_harness.debian_packages import MissingPackage, find_program, missing_programs, unpack_package
 from android_harness.device import DeviceError
 from android_harness.device_list import parse_adb_devices
@@ -53,6 +55,50 @@ def test_an_android_emulator_is_recognised_as_emulated() -> None:
 def test_a_description_that_makes_no_sense_is_quoted() -> None:
     with pytest.raises(DeviceError, match="adb:123 described itself"):
         parse_description("adb:123", "sh: nproc: not found")
+
+
+def run_here(script: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["sh", "-c", script], capture_output=True, start_new_session=True)
+
+
+def test_a_framed_command_gives_its_exit_code_and_its_own_words() -> None:
+    frame = CommandFrame()
+    done = run_here(frame.around("echo out; printf 'begin 7\\nend 8' >&2; (exit 9)"))
+    assert done.stdout == b"out\n"
+    end = frame.end(b"a warning of the client\n" + done.stderr)
+    assert end is not None
+    assert (end.exit_code, end.stderr, end.memory_kills) == (9, b"begin 7\nend 8", 0)
+
+
+def test_a_framed_command_that_was_cut_off_or_never_began_has_no_end() -> None:
+    frame = CommandFrame()
+    whole = run_here(frame.around("echo words >&2")).stderr
+    assert frame.end(whole) is not None
+    for length in range(len(whole)):
+        assert frame.end(whole[:length]) is None
+    assert frame.process_group(b"error: device offline\n") is None
+    assert frame.process_group(whole) is not None
+
+
+def test_where_memory_kills_cannot_be_read_they_are_unknown() -> None:
+    frame = CommandFrame(word="w")
+    end = frame.end(b"w begin 12 \nKilled\nw end 137 \n")
+    assert end is not None
+    assert (end.exit_code, end.memory_kills, end.stderr) == (137, None, b"Killed")
+
+
+def test_a_command_left_behind_is_killed_with_its_children_and_nobody_else() -> None:
+    frame, other = CommandFrame(), CommandFrame()
+    script = frame.around("sleep 100 & sleep 100; wait")
+    left = subprocess.Popen(["sh", "-c", script], stderr=subprocess.PIPE, start_new_session=True)
+    assert left.stderr is not None
+    group = frame.process_group(left.stderr.readline())
+    assert group == left.pid
+    run_here(other.kill(group))  # somebody else's number now
+    assert left.poll() is None
+    run_here(frame.kill(group))
+    assert left.wait(timeout=10.0) == -9
+    assert left.stderr.read() == b""  # nobody holds it open any more
 
 
 def test_adb_devices_are_read_with_their_states() -> None:
