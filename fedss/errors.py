@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from android_harness.measurement_records import MeasurementsUnreadable
 from fedss.console import CheckFailed, ExitCode, UsageError
 from ondevice.artifact import ArtifactError
 from server_sim.experiment import ConfigurationError
 from server_sim.one_round import RoundAbandoned
 from server_sim.population import PopulationError
+from server_sim.run_records import RunUnreadable
 from server_sim.state import StateError
 
 
@@ -21,6 +23,16 @@ def exit_code_for(error: Exception) -> ExitCode:
 _CODES: tuple[tuple[tuple[type[Exception], ...], ExitCode], ...] = (
     ((UsageError, ConfigurationError), ExitCode.USAGE),
     ((CheckFailed,), ExitCode.CHECK_FAILED),
-    ((FileNotFoundError, ArtifactError, PopulationError, StateError), ExitCode.BAD_DATA),
+    (
+        (
+            FileNotFoundError,
+            ArtifactError,
+            PopulationError,
+            StateError,
+            RunUnreadable,
+            MeasurementsUnreadable,
+        ),
+        ExitCode.BAD_DATA,
+    ),
     ((RoundAbandoned,), ExitCode.DEVICE),
 )

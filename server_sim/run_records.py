@@ -1,4 +1,4 @@
-"""Runs as they are read again: checked records of the folders that `run_directory` writes, and runs that differ by seed alone.
+"""Runs as they are read again: checked records of the folders that `run_directory` writes, seeds of one setting together.
 
 A run that was stopped is a record too, of the rounds it finished.
 """
@@ -123,10 +123,6 @@ class TableRecord:
 
 def is_run(path: Path) -> bool:
     return (path / "experiment.json").is_file()
-
-
-def is_table(path: Path) -> bool:
-    return (path / "table.json").is_file()
 
 
 def read_run(path: Path) -> RunRecord:
