@@ -1,0 +1,53 @@
+"""A real artifact for one runtime, without the pipeline's measurements, and inputs to step it with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from export.golden import build_step
+from export.lowering import lower
+from ondevice import safetensors_file
+from ondevice.artifact import INITIAL, Artifact, Manifest, Parameter, write_artifact
+from ondevice.backends import Batch
+from ondevice.backends.eager import initial_parameters
+from ondevice.backends.opening import Runtime
+from ondevice.vocabulary import FloatArray, StepSpec
+
+MICRO_BATCH = 4
+MAX_WIDTH = 1024
+
+
+def make_artifact(directory: Path, spec: StepSpec, runtime: Runtime) -> Artifact:
+    """Micro-batch 4, width up to 1024, weights of seed 3."""
+    weights = initial_parameters(spec, 3)
+    step = build_step(spec, weights)
+    manifest = Manifest(
+        spec=spec,
+        micro_batch=MICRO_BATCH,
+        max_width=MAX_WIDTH,
+        runtimes=(runtime,),
+        parameters=tuple(
+            Parameter(name, value.shape, name in step.trainable) for name, value in weights.items()
+        ),
+        files={},
+        memory=(),
+        parity={},
+        operators={},
+        provenance={},
+    )
+    programs = lower(runtime, step, MICRO_BATCH, MAX_WIDTH)
+    return write_artifact(directory, manifest, {INITIAL: safetensors_file.to_bytes(weights, {}), **programs})
+
+
+def random_step_inputs(spec: StepSpec, width: int, examples: int) -> tuple[FloatArray, FloatArray, Batch]:
+    random = np.random.default_rng(width)
+    columns = random.standard_normal((width, spec.column_dim), np.float32)
+    adjust = random.standard_normal(width, np.float32)
+    batch = Batch(
+        random.standard_normal((examples, *spec.image_shape), np.float32),
+        random.integers(0, width, examples),
+        np.full(examples, 1 / examples, np.float32),
+    )
+    return columns, adjust, batch
