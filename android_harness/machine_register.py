@@ -76,6 +76,8 @@ def emulator_status(cache_dir: Path) -> list[Machine]:
     machines = []
     for file in sorted((cache_dir / "emulators").glob("*/machine.json")):
         machine = _read_machine(file)
+        if machine is None:
+            continue
         if machine.tied and not machine.started_by.is_alive() and not machine.is_running:
             shutil.rmtree(file.parent, ignore_errors=True)
         else:
@@ -83,8 +85,17 @@ def emulator_status(cache_dir: Path) -> list[Machine]:
     return machines
 
 
-def _read_machine(file: Path) -> Machine:
-    fields = json.loads(file.read_text())
-    fields["started_by"] = ProcessIdentity(**fields["started_by"])
-    fields["process"] = ProcessIdentity(**fields["process"]) if fields["process"] else None
-    return Machine(**fields)
+def _read_machine(file: Path) -> Machine | None:
+    """None: stopped, and its folder deleted, while we were looking."""
+    try:
+        fields = json.loads(file.read_text())
+        fields["started_by"] = ProcessIdentity(**fields["started_by"])
+        fields["process"] = ProcessIdentity(**fields["process"]) if fields["process"] else None
+        return Machine(**fields)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{file} was not written by this version ({error!r}); end its qemu-system-aarch64 if it runs, "
+            f"then delete the folder {file.parent}"
+        ) from error

@@ -14,6 +14,7 @@ from android_harness.command_frame import CommandFrame
 from android_harness.debian_packages import MissingPackage, find_program, missing_programs, unpack_package
 from android_harness.device import DeviceError
 from android_harness.device_list import parse_adb_devices
+from android_harness.machine_register import emulator_status
 
 PHONE = """machine=aarch64
 kernel=5.10.157-android13-4
@@ -108,6 +109,15 @@ def test_adb_devices_are_read_with_their_states() -> None:
         ("127.0.0.1:40441", "offline"),
         ("XYZ", "unauthorized"),
     ]
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"name": "old"}', "[]"])
+def test_a_machine_noted_by_another_version_is_named_with_what_to_do(tmp_path: Path, content: str) -> None:
+    folder = tmp_path / "emulators" / "old"
+    folder.mkdir(parents=True)
+    (folder / "machine.json").write_text(content)
+    with pytest.raises(ValueError, match=f"delete the folder {folder}"):
+        emulator_status(tmp_path)
 
 
 def test_a_missing_program_is_named_with_the_line_that_installs_it(
