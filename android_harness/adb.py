@@ -192,14 +192,17 @@ class AdbDevice:
     def _patiently(self, action: Callable[[], Answer]) -> Answer:
         """Does `action`, again if the link was lost, until the patience since the first loss is used up."""
         deadline: float | None = None
+        pause = 0.0
         while True:
             try:
                 return action()
             except _LinkLost as loss:
                 deadline = deadline or time.monotonic() + self._patience
-                if time.monotonic() > deadline:
+                if time.monotonic() + pause > deadline:
                     raise DeviceError(FailureReason.GONE, f"{self.name} keeps disappearing: {loss}") from loss
+            time.sleep(pause)
             self.wait_until_reachable(deadline - time.monotonic())
+            pause = min(2 * pause + 0.1, 4.0)
 
     def _copy(self, arguments: list[str], size: int) -> None:
         """One `adb push` or `adb pull` of `size` bytes."""
