@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-import click
 import typer
+from rich.markup import escape
 
-from fedss import data, doctor, pretrain, simulate
-from fedss.console import INTERRUPTED, ExitCode, log
+from fedss import bench, data, doctor, export, inspect, pretrain, report, simulate
+from fedss.console import ExitCode, log
 from fedss.errors import exit_code_for
 
 app = typer.Typer(
@@ -21,26 +21,25 @@ app = typer.Typer(
 )
 
 
+app.command("export")(export.command)
+app.command("inspect")(inspect.command)
+app.command("bench")(bench.command)
 app.command("simulate")(simulate.command)
 app.command("pretrain")(pretrain.command)
 app.command("data")(data.command)
 app.command("doctor")(doctor.command)
+app.command("report")(report.command)
 
 
 def main() -> None:
     """The console script."""
     try:
-        sys.exit(app(standalone_mode=False))  # the code of a typer.Exit, or None
-    except click.ClickException as error:
-        error.show()
-        sys.exit(ExitCode.USAGE)
-    except (KeyboardInterrupt, click.Abort):
-        sys.exit(INTERRUPTED)
+        app()  # exits by itself: 0, 2 for wrong usage, or the code of a typer.Exit
     except Exception as error:
         code = exit_code_for(error)
         if code is ExitCode.BUG:
             raise  # a traceback is what a bug report needs; Python exits with 1
-        log.print(f"[bold red]error:[/] {error}", markup=True)
+        log.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(code)
 
 

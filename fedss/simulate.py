@@ -16,7 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fedss.console import INTERRUPTED, Json, log, progress, show_result
+from fedss.exported_step import EAGER, exported_step
 from fedss.locations import DEFAULT_CACHE, DEFAULT_RUNS, Cache
+from ondevice.backends.eager import EagerBackend
+from ondevice.backends.opening import RUNTIMES
 from server_sim.experiment import Experiment, experiment_names, load_experiment
 from server_sim.population import open_population
 from server_sim.preparation import ClientsRecipe, initial_weights, open_link, population_path, step_spec
@@ -34,6 +37,9 @@ def command(
     workers: Annotated[
         int, typer.Option(min=0, help="Processes that train clients; the result is the same.  0: one a core.")
     ] = 0,
+    runtime: Annotated[
+        str, typer.Option(help=f"What the clients train on: {', '.join([EAGER, *RUNTIMES])}.")
+    ] = EAGER,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where an earlier run was stopped or killed.")
     ] = False,
@@ -68,16 +74,16 @@ def command(
     run_path = out or DEFAULT_RUNS / Path(experiment).stem
     num_workers = workers or os.cpu_count() or 1
     if loaded.table:
-        cells = run_table(loaded, run_path, num_workers, resume, cache)
+        cells = run_table(loaded, run_path, num_workers, resume, cache, runtime)
         payload = {"run_dir": str(run_path), "rows": [dataclasses.asdict(cell) for cell in cells]}
         show_result(as_json, payload, cells_table(loaded, cells))
     else:
-        summary = run_experiment(loaded, run_path, num_workers, resume, cache)
+        summary = run_experiment(loaded, run_path, num_workers, resume, cache, runtime)
         show_result(as_json, summary, summary_table(loaded, summary))
 
 
 def run_experiment(
-    experiment: Experiment, run_path: Path, workers: int, resume: bool, cache: Path
+    experiment: Experiment, run_path: Path, workers: int, resume: bool, cache: Path, runtime: str = EAGER
 ) -> dict[str, Any]:
     """One run with live progress; returns its summary."""
     with progress(f"data {experiment.data.population}") as advance:
@@ -85,10 +91,9 @@ def run_experiment(
     population = open_population(data)
     spec = step_spec(experiment, population)
     initial = initial_weights(experiment, spec)
-    recipe = ClientsRecipe(data, spec, initial, experiment.client.precision, experiment.seed, exported=None)
-    # The server evaluates, and trains the centralized reference, on the same backend that defines the step.
-    from ondevice.backends.eager import EagerBackend
-
+    exported = exported_step(runtime, experiment, population, spec, initial, run_path)
+    recipe = ClientsRecipe(data, spec, initial, experiment.client.precision, experiment.seed, exported)
+    # The server evaluates, and trains the centralized reference, on the backend that defines the step.
     backend = EagerBackend(spec, initial)
     with open_link(recipe, workers) as link, _stop_on_interrupt() as stop_requested:
         simulation = Simulation(experiment, population, backend, initial, link, run_path)
@@ -101,7 +106,7 @@ def run_experiment(
 
 
 def run_table(
-    experiment: Experiment, table_path: Path, workers: int, resume: bool, cache: Path
+    experiment: Experiment, table_path: Path, workers: int, resume: bool, cache: Path, runtime: str = EAGER
 ) -> list[TableCell]:
     """Every run of the table that is not complete yet; its rows are written to table.json as they come."""
     runs = table_runs(experiment)
@@ -111,7 +116,7 @@ def run_table(
         directory = RunDirectory(table_path / run.name)
         summary = directory.summary() if resume else None
         if summary is None:
-            summary = run_experiment(run.experiment, directory.path, workers, resume, cache)
+            summary = run_experiment(run.experiment, directory.path, workers, resume, cache, runtime)
         results.append((run, summary))
         cells = [dataclasses.asdict(cell) for cell in table_cells(results)]
         write_json(table_path / "table.json", {"title": experiment.title, "rows": cells})
