@@ -6,8 +6,8 @@ same folder runs on an Android phone, on an ARM board and in an empty root.  Two
     executorch     fedss-client (`ondevice/native/client`), the kernels and the ExecuTorch runtime of the wheel
     onnxruntime    a Python with numpy, the *stock* onnxruntime wheel and the client of `onnxruntime_client/`
 
-Compiled here, the rest taken from wheels and Debian packages by name.  A bundle is kept in the cache under a hash of all that
-it was made from, appears there whole or not at all, and lists the hash of every file in bundle.json.
+Our part is compiled here, the rest comes from wheels and Debian packages by name.  A bundle is kept in the cache under a
+hash of what it was made from, appears there whole or not at all, and lists the hash of every file in bundle.json.
 """
 
 from __future__ import annotations
@@ -52,6 +52,14 @@ PYTHON_PACKAGES = (
     f"libpython{PYTHON}-minimal",
     f"libpython{PYTHON}-stdlib",
 )  # the standard library, in two parts
+PYTHON_CLIENT = "android_harness.onnxruntime_client"
+ONDEVICE_MODULES = (
+    *("__init__", "artifact", "class_sampling", "client", "device_files", "golden_step", "local_training"),
+    *("padding", "portable_random", "safetensors_file", "vocabulary", "wire"),
+    *("backends/__init__", "backends/onnxruntime_module"),
+)
+"""What the Python client imports of `ondevice`; none of it needs torch."""
+_PARTS = ("__init__", "__main__", "bench")
 # Packages of the standard library that are large and that no client imports.
 _LEFT_OUT = ("ensurepip", "idlelib", "lib2to3", "pydoc_data", "test", "tkinter", "turtledemo")
 
@@ -236,21 +244,24 @@ def _add_python_client(making: Path, packages: list[Path], wheels: list[Path]) -
         ignore = shutil.ignore_patterns("tests", "*.pyi", "transformers", "quantization", "tools", "f2py")
         shutil.copytree(wheel, app, ignore=ignore, dirs_exist_ok=True)
     for module in _client_modules():
-        inside = module.relative_to(REPOSITORY)
-        if inside.parts[:2] == ("android_harness", "onnxruntime_client"):
-            inside = Path(*inside.parts[2:])
-        (app / inside).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(module, app / inside)
+        copy = app / module.relative_to(REPOSITORY)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(module, copy)
+    (app / "__main__.py").write_text(
+        f'import runpy\n\nrunpy.run_module("{PYTHON_CLIENT}", run_name="__main__")\n'
+    )
     # -I: nothing of the device's own Python, if it has one; -B: the folder may be read-only.
     return (interpreter, "-I", "-B", "app")
 
 
 def _client_modules() -> list[Path]:
-    """What the Python client consists of: itself, and the modules of `ondevice` that import no torch."""
-    ondevice = REPOSITORY / "ondevice"
-    modules = [path for path in ondevice.glob("*.py") if path.stem not in ("train_step", "sampled_softmax")]
-    backends = [ondevice / "backends" / name for name in ("__init__.py", "onnxruntime_module.py")]
-    return sorted([*modules, *backends, *(Path(__file__).parent / "onnxruntime_client").glob("*.py")])
+    """What the Python client consists of."""
+    names = [f"ondevice/{name}.py" for name in ONDEVICE_MODULES]
+    names += [
+        "android_harness/__init__.py",
+        *(f"android_harness/onnxruntime_client/{name}.py" for name in _PARTS),
+    ]
+    return [REPOSITORY / name for name in names]
 
 
 def _describe(

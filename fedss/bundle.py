@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -12,8 +12,6 @@ from rich.table import Table
 from android_harness.bundle import (
     ARCHITECTURES,
     BUNDLE_RUNTIMES,
-    Architecture,
-    BundleRuntime,
     build_bundle,
     copy_bundle,
 )
@@ -40,7 +38,7 @@ def command(
     if runtime not in BUNDLE_RUNTIMES:
         raise UsageError(f"--runtime is {runtime!r}; expected one of {', '.join(BUNDLE_RUNTIMES)}")
     log.print(f"building the {runtime} client for {architecture}, unless the cache has it")
-    bundle = build_bundle(cache, cast(Architecture, architecture), cast(BundleRuntime, runtime))
+    bundle = build_bundle(cache, architecture, runtime)
     if out is not None:
         bundle = copy_bundle(bundle, out)
     size = sum((bundle.folder / name).stat().st_size for name in bundle.files)

@@ -69,9 +69,12 @@ def build_client(target: Target, executorch: Path, folder: Path) -> Path:
     runtime = executorch / "lib"
     compile_client(
         target.compiler,
-        [*map(str, objects), "-o", str(program), "-s", f"-L{runtime}", f"-Wl,-rpath-link,{runtime}"]
-        # Even where no symbol is used: the runtime's own operators register themselves when their library loads.
-        + ["-Wl,--no-as-needed", *(f"-l{name}" for name in RUNTIME_LIBRARIES)],
+        [
+            *map(str, objects),
+            *("-o", str(program), "-s", f"-L{runtime}", f"-Wl,-rpath-link,{runtime}"),
+            # Even where no symbol is used: the runtime's own operators register themselves when their library loads.
+            *("-Wl,--no-as-needed", *(f"-l{name}" for name in RUNTIME_LIBRARIES)),
+        ],
     )
     return program
 
