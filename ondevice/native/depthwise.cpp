@@ -61,7 +61,7 @@ void fill_frame(const Normalised& value, int64_t channel, int64_t image, const F
   const Shape shape = value.shape;
   const float* x = value.x + channel * shape.row() + image * shape.plane();
   if (value.gamma) {
-    const PlaneAffine affine = plane_affine(value, channel, image);
+    const PlaneAffine affine = plane_affine(value, channel, group_of(value, channel), image);
     with_activation(value.activation, [&]<Activation A>() {
       for_each_lane(shape.plane(), [&](int64_t i, auto kind) {
         store_as(plane + i, activated<A>(load_as(x + i, kind) * affine.scale + affine.shift));
@@ -233,7 +233,11 @@ void weight_gradient(const float* gradient, const Normalised& value, float* out,
         for (int j = 0; j < K; j++) total[i][j] = of_row[j];
       }
     }
-    for (int tap = 0; tap < K * K; tap++) out[channel * K * K + tap] = sum(total[tap / K][tap % K]);
+    for (int tap = 0; tap < K * K; tap++) {
+      Accumulator of_tap;
+      of_tap.add(total[tap / K][tap % K]);
+      out[channel * K * K + tap] = of_tap.total();
+    }
   }
 }
 

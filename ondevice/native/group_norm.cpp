@@ -11,15 +11,6 @@
 namespace fedss::FEDSS_ISA {
 namespace {
 
-// Sums of a plane: one vector accumulator and one float for the rest.
-struct Accumulator {
-  Vector lanes = {};
-  float rest = 0;
-  void add(Vector value) { lanes += value; }
-  void add(float value) { rest += value; }
-  float total() const { return sum(lanes) + rest; }
-};
-
 struct PlaneGradient {
   const float* planes;  // null: 0
   float scale, shift;
@@ -38,81 +29,116 @@ inline T gradient_at(const PlaneGradient& g, int64_t i, T kind) {
   return g.planes ? load_as(g.planes + i, kind) * g.scale + g.shift : T{} + g.shift;
 }
 
+// Planes in the order in which they lie in memory.
 template <class Body>
 inline void for_each_plane(const Normalised& value, int64_t begin, int64_t end, Body body) {
-  for (int64_t channel = begin; channel < end; channel++)
-    for (int64_t image = 0; image < value.shape.batch; image++)
-      body(channel, image, channel * value.shape.row() + image * value.shape.plane());
+  for (int64_t channel = begin; channel < end; channel++) {
+    const int64_t group = value.gamma ? group_of(value, channel) : 0;
+    for (int64_t image = 0; image < value.shape.batch; image++) {
+      const int64_t at = channel * value.shape.row() + image * value.shape.plane();
+      body(channel, image, at, plane_affine(value, channel, group, image));
+    }
+  }
+}
+
+// Per-image sums of a group are kept on the stack, for this many images at a time: the images of a channel lie side by
+// side, and going along them is going along memory.
+constexpr int64_t kImagesAtATime = 64;
+
+struct Images {
+  int64_t first, last;
+};
+
+template <class Body>
+inline void for_each_run_of_images(int64_t batch, Body body) {
+  for (int64_t first = 0; first < batch; first += kImagesAtATime)
+    body(Images{first, first + kImagesAtATime < batch ? first + kImagesAtATime : batch});
 }
 
 template <Activation A>
 void group_gradient(
-    const Gradient& gradient, const Normalised& value, int64_t group, int64_t image, float* x_gradient,
+    const Gradient& gradient, const Normalised& value, int64_t group, Images images, float* x_gradient,
     float* gamma_gradient, float* beta_gradient) {
   const Shape shape = value.shape;
   const int64_t plane = shape.plane(), channels = shape.channels / value.groups;
-  double mean_of_u = 0, mean_of_u_x = 0;  // of gamma u and of gamma u x^
+  double u_sums[kImagesAtATime] = {}, u_x_sums[kImagesAtATime] = {};  // of gamma u and of gamma u x^
   for (int64_t channel = group * channels; channel < (group + 1) * channels; channel++) {
-    const PlaneAffine affine = plane_affine(value, channel, image);
-    const PlaneGradient g = plane_gradient(gradient, shape, channel, image);
-    const float* x = value.x + channel * shape.row() + image * plane;
-    Accumulator u_sum, u_x_sum;
-    for_each_lane(plane, [&](int64_t i, auto kind) {
-      const auto at = load_as(x + i, kind);
-      const auto u = through_activation<A>(gradient_at(g, i, kind), at * affine.scale + affine.shift);
-      u_sum.add(u);
-      u_x_sum.add(u * (at - affine.mean));
-    });
-    const float u = u_sum.total(), u_x = u_x_sum.total() * affine.inverse_deviation;
-    beta_gradient[channel] += u;
-    gamma_gradient[channel] += u_x;
-    mean_of_u += static_cast<double>(value.gamma[channel]) * u;
-    mean_of_u_x += static_cast<double>(value.gamma[channel]) * u_x;
+    for (int64_t image = images.first; image < images.last; image++) {
+      const PlaneAffine affine = plane_affine(value, channel, group, image);
+      const PlaneGradient g = plane_gradient(gradient, shape, channel, image);
+      const float* x = value.x + channel * shape.row() + image * plane;
+      Accumulator u_sum, u_x_sum;
+      for_each_lane(plane, [&](int64_t i, auto kind) {
+        const auto at = load_as(x + i, kind);
+        const auto u = through_activation<A>(gradient_at(g, i, kind), at * affine.scale + affine.shift);
+        u_sum.add(u);
+        u_x_sum.add(u * (at - affine.mean));
+      });
+      const float u = u_sum.total(), u_x = u_x_sum.total() * affine.inverse_deviation;
+      beta_gradient[channel] += u;
+      gamma_gradient[channel] += u_x;
+      u_sums[image - images.first] += static_cast<double>(value.gamma[channel]) * u;
+      u_x_sums[image - images.first] += static_cast<double>(value.gamma[channel]) * u_x;
+    }
   }
-  const double elements = static_cast<double>(channels * plane);
+  const double share = 1.0 / static_cast<double>(channels * plane);
   for (int64_t channel = group * channels; channel < (group + 1) * channels; channel++) {
-    const PlaneAffine affine = plane_affine(value, channel, image);
-    const PlaneGradient g = plane_gradient(gradient, shape, channel, image);
-    const float r = affine.inverse_deviation;
-    const float of_x = -r * r * static_cast<float>(mean_of_u_x / elements);
-    const float constant = -r * static_cast<float>(mean_of_u / elements);
-    const int64_t at = channel * shape.row() + image * plane;
-    const float* x = value.x + at;
-    float* out = x_gradient + at;
-    for_each_lane(plane, [&](int64_t i, auto kind) {
-      const auto x_at = load_as(x + i, kind);
-      const auto u = through_activation<A>(gradient_at(g, i, kind), x_at * affine.scale + affine.shift);
-      store_as(out + i, u * affine.scale + ((x_at - affine.mean) * of_x + constant));
-    });
+    for (int64_t image = images.first; image < images.last; image++) {
+      const PlaneAffine affine = plane_affine(value, channel, group, image);
+      const PlaneGradient g = plane_gradient(gradient, shape, channel, image);
+      const float r = affine.inverse_deviation;
+      const float of_x = -r * r * static_cast<float>(u_x_sums[image - images.first] * share);
+      const float constant = -r * static_cast<float>(u_sums[image - images.first] * share);
+      const int64_t at = channel * shape.row() + image * plane;
+      const float* x = value.x + at;
+      float* out = x_gradient + at;
+      for_each_lane(plane, [&](int64_t i, auto kind) {
+        const auto x_at = load_as(x + i, kind);
+        const auto u = through_activation<A>(gradient_at(g, i, kind), x_at * affine.scale + affine.shift);
+        store_as(out + i, u * affine.scale + ((x_at - affine.mean) * of_x + constant));
+      });
+    }
   }
 }
+
+// What is known of an image's group so far; planes join it one by one (Chan, Golub & LeVeque 1983).
+struct Moments {
+  double mean = 0, squares = 0, count = 0;
+  void join(float plane_mean, float plane_squares, double elements) {
+    const double apart = plane_mean - mean, joined = count + elements;
+    squares += plane_squares + apart * apart * count * elements / joined;
+    mean += apart * elements / joined;
+    count = joined;
+  }
+};
 
 }  // namespace
 
 void group_moments(
-    const float* x, Shape shape, int64_t groups, float epsilon, float* moments, int64_t begin, int64_t end) {
+    const float* x, Shape shape, int64_t groups, float epsilon, float* out, int64_t begin, int64_t end) {
   const int64_t plane = shape.plane(), channels = shape.channels / groups;
   for (int64_t group = begin; group < end; group++)
-    for (int64_t image = 0; image < shape.batch; image++) {
-      // Plane by plane in two passes (the second one reads the cache), then joined in double: no cancellation.
-      double mean = 0, squares = 0, count = 0;
-      for (int64_t channel = group * channels; channel < (group + 1) * channels; channel++) {
-        const float* from = x + channel * shape.row() + image * plane;
-        Accumulator plane_sum, plane_squares;
-        for_each_lane(plane, [&](int64_t i, auto kind) { plane_sum.add(load_as(from + i, kind)); });
-        const float plane_mean = plane_sum.total() / static_cast<float>(plane);
-        for_each_lane(plane, [&](int64_t i, auto kind) {
-          const auto centred = load_as(from + i, kind) - plane_mean;
-          plane_squares.add(centred * centred);
-        });
-        const double apart = plane_mean - mean, joined = count + static_cast<double>(plane);
-        squares += plane_squares.total() + apart * apart * count * static_cast<double>(plane) / joined;
-        mean += apart * static_cast<double>(plane) / joined;
-        count = joined;
+    for_each_run_of_images(shape.batch, [&](Images images) {
+      Moments moments[kImagesAtATime];
+      for (int64_t channel = group * channels; channel < (group + 1) * channels; channel++)
+        for (int64_t image = images.first; image < images.last; image++) {
+          // In two passes, of which the second reads the cache: no cancellation.
+          const float* from = x + channel * shape.row() + image * plane;
+          Accumulator total, squares;
+          for_each_lane(plane, [&](int64_t i, auto kind) { total.add(load_as(from + i, kind)); });
+          const float mean = total.total() / static_cast<float>(plane);
+          for_each_lane(plane, [&](int64_t i, auto kind) {
+            const auto centred = load_as(from + i, kind) - mean;
+            squares.add(centred * centred);
+          });
+          moments[image - images.first].join(mean, squares.total(), static_cast<double>(plane));
+        }
+      for (int64_t image = images.first; image < images.last; image++) {
+        const Moments& m = moments[image - images.first];
+        out[group * shape.batch + image] = static_cast<float>(m.mean);
+        out[(groups + group) * shape.batch + image] = static_cast<float>(1 / std::sqrt(m.squares / m.count + epsilon));
       }
-      moments[group * shape.batch + image] = static_cast<float>(mean);
-      moments[(groups + group) * shape.batch + image] = static_cast<float>(1 / std::sqrt(squares / count + epsilon));
-    }
+    });
 }
 
 void group_norm_gradient(
@@ -123,16 +149,16 @@ void group_norm_gradient(
     gamma_gradient[channel] = beta_gradient[channel] = 0;
   with_activation(value.activation, [&]<Activation A>() {
     for (int64_t group = begin; group < end; group++)
-      for (int64_t image = 0; image < value.shape.batch; image++)
-        group_gradient<A>(gradient, value, group, image, x_gradient, gamma_gradient, beta_gradient);
+      for_each_run_of_images(value.shape.batch, [&](Images images) {
+        group_gradient<A>(gradient, value, group, images, x_gradient, gamma_gradient, beta_gradient);
+      });
   });
 }
 
 void materialise(
     const Normalised& value, const float* gate, const float* residual, float* out, int64_t begin, int64_t end) {
   with_activation(value.activation, [&]<Activation A>() {
-    for_each_plane(value, begin, end, [&](int64_t channel, int64_t image, int64_t at) {
-      const PlaneAffine affine = plane_affine(value, channel, image);
+    for_each_plane(value, begin, end, [&](int64_t channel, int64_t image, int64_t at, PlaneAffine affine) {
       const float factor = gate ? gate[image * value.shape.channels + channel] : 1.0f;
       for_each_lane(value.shape.plane(), [&](int64_t i, auto kind) {
         auto y = activated<A>(load_as(value.x + at + i, kind) * affine.scale + affine.shift) * factor;
@@ -145,8 +171,7 @@ void materialise(
 
 void pooled_mean(const Normalised& value, float* out, int64_t begin, int64_t end) {
   with_activation(value.activation, [&]<Activation A>() {
-    for_each_plane(value, begin, end, [&](int64_t channel, int64_t image, int64_t at) {
-      const PlaneAffine affine = plane_affine(value, channel, image);
+    for_each_plane(value, begin, end, [&](int64_t channel, int64_t image, int64_t at, PlaneAffine affine) {
       Accumulator total;
       for_each_lane(value.shape.plane(), [&](int64_t i, auto kind) {
         total.add(activated<A>(load_as(value.x + at + i, kind) * affine.scale + affine.shift));
@@ -158,8 +183,7 @@ void pooled_mean(const Normalised& value, float* out, int64_t begin, int64_t end
 
 void pooled_product(const float* gradient, const Normalised& value, float* out, int64_t begin, int64_t end) {
   with_activation(value.activation, [&]<Activation A>() {
-    for_each_plane(value, begin, end, [&](int64_t channel, int64_t image, int64_t at) {
-      const PlaneAffine affine = plane_affine(value, channel, image);
+    for_each_plane(value, begin, end, [&](int64_t channel, int64_t image, int64_t at, PlaneAffine affine) {
       Accumulator total;
       for_each_lane(value.shape.plane(), [&](int64_t i, auto kind) {
         const auto y = activated<A>(load_as(value.x + at + i, kind) * affine.scale + affine.shift);

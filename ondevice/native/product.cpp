@@ -19,8 +19,6 @@ constexpr int kPanelVectors = 2;  // 12 of 16
 constexpr int kPanel = kPanelVectors * kLanes;
 constexpr int64_t kDepthBlock = 256;
 
-typedef float Quad __attribute__((vector_size(16)));
-
 inline int64_t smaller_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // The part of a matrix from (row, column) on.

@@ -17,6 +17,7 @@ constexpr int kLanes = 4;
 #endif
 
 typedef float Vector __attribute__((vector_size(kLanes * sizeof(float))));
+typedef float Quad __attribute__((vector_size(16)));
 typedef int32_t Mask __attribute__((vector_size(kLanes * sizeof(int32_t))));
 
 inline Vector load(const float* from) {
@@ -29,28 +30,67 @@ inline void store(float* to, Vector value) { std::memcpy(to, &value, sizeof valu
 
 inline Vector broadcast(float value) { return Vector{} + value; }
 
-inline float sum(Vector value) {
-  float total = 0;
-  for (int lane = 0; lane < kLanes; lane++) total += value[lane];
-  return total;
+template <class T>
+inline T smaller(T a, T b) {
+  return a < b ? a : b;
+}
+template <class T>
+inline T larger(T a, T b) {
+  return a > b ? a : b;
 }
 
-inline Vector smaller(Vector a, Vector b) { return a < b ? a : b; }
-inline Vector larger(Vector a, Vector b) { return a > b ? a : b; }
-inline float smaller(float a, float b) { return a < b ? a : b; }
-inline float larger(float a, float b) { return a > b ? a : b; }
+// A formula that is written once for a register, for half of a wide one and for a single float takes the kind of number
+// as its last argument: body(i, kind{}), and reads and writes with these.
+template <class T>
+inline T load_as(const float* from, T) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+template <class T>
+inline void store_as(float* to, T value) {
+  std::memcpy(to, &value, sizeof value);
+}
 
-// Calls body(i, Vector{}) for every whole register in [0, count) and body(i, 0.0f) for what is left: the type of the
-// second argument tells the body which of `load_as` to use, so that a formula is written once.
+// Calls body for every whole register in [0, count), then for what is left: small planes are mostly rest.
 template <class Body>
 inline void for_each_lane(int64_t count, Body body) {
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) body(i, Vector{});
+  if constexpr (kLanes > 4) {
+    if (i + 4 <= count) {
+      body(i, Quad{});
+      i += 4;
+    }
+  }
   for (; i < count; i++) body(i, 0.0f);
 }
-inline Vector load_as(const float* from, Vector) { return load(from); }
-inline float load_as(const float* from, float) { return *from; }
-inline void store_as(float* to, Vector value) { store(to, value); }
-inline void store_as(float* to, float value) { *to = value; }
+
+// A sum over such a loop.
+class Accumulator {
+ public:
+  template <class T>
+  void add(T value) {
+    if constexpr (sizeof(T) == sizeof(Vector)) {
+      lanes_ += value;
+    } else if constexpr (sizeof(T) == sizeof(Quad)) {
+      quad_ += value;
+    } else {
+      rest_ += value;
+    }
+  }
+  float total() const {
+    Quad quads[kLanes / 4];
+    std::memcpy(quads, &lanes_, sizeof lanes_);
+    Quad quad = quad_;
+    for (const Quad& part : quads) quad += part;
+    return ((quad[0] + quad[1]) + (quad[2] + quad[3])) + rest_;
+  }
+
+ private:
+  Vector lanes_ = {};
+  Quad quad_ = {};
+  float rest_ = 0;
+};
 
 }  // namespace fedss::FEDSS_ISA
