@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from android_harness.measurement_records import DeviceRows, MeasurementRow
-from fedss.chart_style import FAINT, Canvas, Chart, colour_of, marker_of, place_bars
+from fedss.chart_style import FAINT, Canvas, Chart, colour_of, marker_of, place_bars, plain_numbers
 
 AXES = {
     "width": "sampled classes |S_k|",
@@ -26,6 +25,7 @@ EMBEDDING_DIMS = (64, 1280)
 """This project's embedding, and MobileNetV3's own (Figure 9 of the paper)."""
 NUM_CLASSES = np.logspace(3, 6, 31)
 Figure = Callable[[MeasurementRow], float | None]
+_MEMORY: tuple[Figure, str] = (lambda row: row.peak_mb, "peak memory, MB")
 
 
 def device_charts(measured: DeviceRows, name: str) -> list[Chart]:
@@ -54,18 +54,18 @@ def head_chart(measured: DeviceRows, name: str) -> Chart | None:
                 peak + extra,
                 color=colour_of(number),
                 linestyle="--",
-                label=f"with a full-softmax head, d = {dim} (computed)",
+                label=f"full softmax, d = {dim} (computed)",
             )
         panel.axhline(
             peak,
             color=colour_of(0),
             linewidth=2.4,
-            label=f"{row.runtime}, {row.width} sampled classes (measured)",
+            label=f"{row.width} sampled classes (measured)",
         )
         panel.set_xscale("log")
         panel.set_yscale("log")
         for axis in (panel.xaxis, panel.yaxis):
-            axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+            plain_numbers(axis)
         panel.grid(which="minor", visible=False)
         panel.set_xlabel("classes n (log scale)")
         panel.set_title("peak memory of the client, MB (log scale)")
@@ -80,8 +80,7 @@ def _lines_chart(measured: DeviceRows, axis: str, name: str) -> Chart:
     rows = _best_slice(measured.rows, axis)
     chosen = [row for own in rows.values() for row in own]
     with Canvas(name, 2, height=3.6) as canvas:
-        memory, cost = canvas.panels
-        for panel, figure, title in ((memory, _peak, "peak memory, MB"), (cost, *_cost(measured))):
+        for panel, (figure, title) in zip(canvas.panels, (_MEMORY, _cost(measured)), strict=True):
             for number, (label, series) in enumerate(_series(chosen).items()):
                 points = [(getattr(row, axis), value) for row in series if (value := figure(row)) is not None]
                 panel.plot(
@@ -91,57 +90,78 @@ def _lines_chart(measured: DeviceRows, axis: str, name: str) -> Chart:
                     marker=marker_of(number),
                     label=label,
                 )
-            _finish_panel(panel, title)
+            panel.set_title(title)
             panel.set_xticks(sorted(rows))
             panel.set_xlabel(AXES[axis])
-        canvas.legend_below(memory)
-        fixed = ", ".join(
-            f"{words} {getattr(chosen[0], other)}" for other, words in AXES.items() if other != axis
-        )
-        if axis == "batch":
-            fixed = ", ".join(part for part in fixed.split(", ") if not part.startswith("micro-batch"))
-        return canvas.finish(f"Against {AXES[axis]}, at {fixed}.")
+            panel.set_ylim(bottom=0)
+            if all(figure(row) is None for row in chosen):
+                panel.annotate("not measured", (0.5, 0.5), xycoords="axes fraction", ha="center", color=FAINT)
+        canvas.legend_below(canvas.panels[0])
+        row = next((row for row in chosen if not _is_eager(row)), chosen[0])
+        return canvas.finish(f"Against {AXES[axis]}, at {_sizes(row, without=[axis])}.")
 
 
 def _bars_chart(measured: DeviceRows, name: str) -> Chart:
     rows = measured.rows
-    with Canvas(name, 2, height=1.3 + 0.4 * len(rows)) as canvas:
-        labels = list(_series(rows))
-        for panel, figure, title in zip(
-            canvas.panels, *zip((_peak, "peak memory, MB"), _cost(measured), strict=True), strict=True
-        ):
-            values = [figure(row) or 0 for row in rows]
-            panel.barh(range(len(rows)), values, height=0.5, color=[colour_of(i) for i in range(len(rows))])
+    with Canvas(name, 2, height=1.3 + 0.5 * len(rows)) as canvas:
+        for panel, (figure, title) in zip(canvas.panels, (_MEMORY, _cost(measured)), strict=True):
+            values = [figure(row) for row in rows]
+            runtimes = list(dict.fromkeys(row.runtime for row in rows))
+            colours = [colour_of(runtimes.index(row.runtime)) for row in rows]
+            panel.barh(range(len(rows)), [value or 0 for value in values], height=0.5, color=colours)
             for place, value in enumerate(values):
-                panel.annotate(
-                    f"{value:,.0f}" if value >= 10 else f"{value:.2g}",
-                    (value, place),
-                    xytext=(4, 0),
-                    textcoords="offset points",
-                    va="center",
+                words = (
+                    "not measured" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
                 )
-            _finish_panel(panel, title)
+                panel.annotate(
+                    words, (value or 0, place), xytext=(4, 0), textcoords="offset points", va="center"
+                )
+            panel.set_title(title)
             panel.margins(x=0.16)
-            place_bars(panel, labels if panel is canvas.panels[0] else [""] * len(rows))
-        sizes = ", ".join(f"{words} {getattr(rows[0], axis)}" for axis, words in AXES.items())
-        return canvas.finish(f"One step at {sizes}.")
+            place_bars(panel, [""] * len(rows))
+        canvas.panels[0].set_yticklabels(_bar_names(rows))
+        shared = _sizes(rows[-1], without=_varied_sizes(rows))
+        return canvas.finish(f"One step, at {shared}.")
 
 
-def _finish_panel(panel: Axes, title: str) -> None:
-    panel.set_title(title)
-    if not any(len(line.get_xydata()) for line in panel.lines) and not panel.patches:  # type: ignore[arg-type]
-        panel.annotate("not measured", (0.5, 0.5), xycoords="axes fraction", ha="center", color=FAINT)
-    panel.set_ylim(bottom=0)
+def _bar_names(rows: Sequence[MeasurementRow]) -> list[str]:
+    """The runtime, and on a second line whatever sets its row apart."""
+    varied = _varied_sizes(rows)
+    names = [", ".join(_size_words(row)[axis] for axis in varied) for row in rows]
+    names = [f"{row.runtime}\n{name}".strip() for row, name in zip(rows, names, strict=True)]
+    if len(set(names)) == len(names):
+        return names
+    return [f"{name}\nartifact {row.artifact_sha256[:6]}" for name, row in zip(names, rows, strict=True)]
+
+
+def _varied_sizes(rows: Sequence[MeasurementRow]) -> list[str]:
+    """Eager's micro-batch is its batch: not a size of its own."""
+    varied = []
+    for axis in AXES:
+        looked_at = [row for row in rows if not (axis == "micro_batch" and _is_eager(row))]
+        if len({getattr(row, axis) for row in looked_at}) > 1:
+            varied.append(axis)
+    return varied
+
+
+def _sizes(row: MeasurementRow, without: Sequence[str]) -> str:
+    return ", ".join(words for axis, words in _size_words(row).items() if axis not in without)
+
+
+def _size_words(row: MeasurementRow) -> dict[str, str]:
+    return {
+        "batch": f"batch {row.batch}",
+        "micro_batch": f"micro-batch {row.micro_batch}",
+        "image_size": f"{row.image_size} px",
+        "width": f"{row.width} classes",
+        "threads": f"{row.threads} thread{'s' if row.threads > 1 else ''}",
+    }
 
 
 def _cost(measured: DeviceRows) -> tuple[Figure, str]:
     if measured.emulated:
         return _million_instructions, "million instructions a step"
-    return (lambda row: row.cpu_ms_p50), "CPU time of a step, ms (median)"
-
-
-def _peak(row: MeasurementRow) -> float | None:
-    return row.peak_mb
+    return (lambda row: row.cpu_ms_p50), "CPU ms a step, median"
 
 
 def _million_instructions(row: MeasurementRow) -> float | None:

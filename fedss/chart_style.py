@@ -16,7 +16,9 @@ from typing import Any, Self
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter, PercentFormatter
 
 INK, FAINT, GRID = "#1f2328", "#656d76", "#d8dee4"
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#b8860b", "#56b4e9", "#882255", "#5c6b73")
@@ -91,11 +93,15 @@ class Canvas:
         """One legend for the whole row, outside the panels: it covers no data."""
         handles, labels = panel.get_legend_handles_labels()
         if len(labels) > 1:
-            self.figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4))
+            most = max(1, int(self._size[0] * 11 / (max(map(len, labels)) + 7)))  # some 11 letters an inch
+            rows = -(-len(labels) // most)
+            columns = -(-len(labels) // rows)
+            self.figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
     def finish(self, caption: str) -> Chart:
         png, svg = io.BytesIO(), io.StringIO()
         self.figure.savefig(png, format="png", dpi=160, facecolor="white")
+        self.figure.set_layout_engine("none")  # everything is in its place by now
         self.figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
         return Chart(self._name, caption, _themed(svg.getvalue(), caption), png.getvalue())
 
@@ -111,6 +117,18 @@ def marker_of(number: int) -> str:
 def line_of(number: int) -> str:
     """After eight lines the colours come again, dashed."""
     return "-" if number < len(SERIES) else "--"
+
+
+def as_percent(panel: Axes) -> None:
+    """The y axis in per cent, with a decimal only where it spans little."""
+    low, high = panel.get_ylim()
+    panel.yaxis.set_major_formatter(PercentFormatter(1, decimals=0 if high - low > 0.06 else 1))
+
+
+def plain_numbers(axis: Axis) -> None:
+    """A log axis labelled 20, 50, 100 and not in powers."""
+    axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
 
 
 def place_bars(panel: Axes, names: Sequence[str]) -> None:

@@ -120,11 +120,15 @@ def _collect_folder(folder: Path, material: Material) -> None:
 
 def _sections(material: Material) -> list[Section]:
     sections = []
-    for table in material.tables:
+    in_tables = set()
+    for number, table in enumerate(material.tables, start=1):
         own = [run for run in material.runs if table.path in run.path.parents]
-        sections.append(table_section(table, own))
+        in_tables |= {run.path for run in own if run.complete}
+        title = "Results" if len(material.tables) == 1 else table.title
+        sections.append(table_section(title, table, own, f"table-{number}"))
     if material.runs:
-        sections += run_sections(group_by_settings(material.runs))
+        results_shown = in_tables == {run.path for run in material.runs}
+        sections += run_sections(group_by_settings(material.runs), results_shown)
     sections += [
         bench_section(measured, number) for number, measured in enumerate(by_device(material.rows), start=1)
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -27,10 +26,6 @@ class Section:
     html: list[str] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
 
-    @property
-    def anchor(self) -> str:
-        return re.sub(r"\W+", "-", self.title.lower()).strip("-")
-
     def words(self, text: str) -> None:
         self.html.append(f"<p>{escape(text)}</p>")
 
@@ -44,8 +39,12 @@ class Section:
         self.charts.append(chart)
         self.html.append(f"<figure>{chart.svg}<figcaption>{escape(chart.caption)}</figcaption></figure>")
 
-    def command(self, text: str) -> None:
-        self.html.append(f"<pre>{escape(text)}</pre>")
+    def commands(self, text: str, *, folded: str = "") -> None:
+        self._append(f"<pre>{escape(text)}</pre>", folded)
+
+    def _append(self, html: str, folded: str) -> None:
+        """`folded` hides it behind a line of that text."""
+        self.html.append(f"<details><summary>{escape(folded)}</summary>{html}</details>" if folded else html)
 
     def table(
         self,
@@ -68,22 +67,19 @@ class Section:
             f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
             f"<tbody>{''.join(body)}</tbody></table></div>"
         )
-        self.html.append(
-            f"<details><summary>{escape(folded)}</summary>{table}</details>" if folded else table
-        )
+        self._append(table, folded)
 
 
 def render_page(
     title: str, subtitle: str, headlines: Sequence[Headline], sections: Sequence[Section], footer: str
 ) -> str:
     """The whole file."""
-    links = "".join(f'<a href="#{section.anchor}">{escape(section.title)}</a>' for section in sections)
+    numbered = list(enumerate(sections, start=1))
+    links = "".join(f'<a href="#part-{number}">{escape(section.title)}</a>' for number, section in numbered)
     cards = "".join(f"<div><b>{escape(h.number)}</b><span>{escape(h.words)}</span></div>" for h in headlines)
     parts = "\n".join(
-        f'<section id="{section.anchor}"><h2>{escape(section.title)}</h2>\n'
-        + "\n".join(section.html)
-        + "</section>"
-        for section in sections
+        f'<section id="part-{number}"><h2>{escape(section.title)}</h2>\n{"".join(section.html)}</section>'
+        for number, section in numbered
     )
     return f"""<!doctype html>
 <html lang="en">

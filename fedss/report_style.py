@@ -69,5 +69,6 @@ pre { background: var(--card); border-radius: .5rem; padding: .8rem 1rem;
 details { margin: .8rem 0; }
 summary { cursor: pointer; color: var(--series-0); }
 footer { margin-top: 4rem; color: var(--faint); font-size: .86rem; }
+@media (max-width: 42rem) { figure { overflow-x: auto; } figure svg { max-width: none; } }
 @media print { main { max-width: none; padding: 0; } section { break-inside: avoid-page; } nav { display: none; } }
 """

@@ -9,8 +9,21 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from fedss.chart_style import FAINT, GRID, INK, Canvas, Chart, colour_of, line_of, marker_of, place_bars
+from fedss.chart_style import (
+    FAINT,
+    GRID,
+    INK,
+    Canvas,
+    Chart,
+    as_percent,
+    colour_of,
+    line_of,
+    marker_of,
+    place_bars,
+    plain_numbers,
+)
 from server_sim.run_records import RoundRecord, RunGroup, RunRecord, TableRecord
+from server_sim.tables import TableCell
 
 METRIC_NAMES = {"top1": "top-1 accuracy", "map_at_r": "MAP@10"}
 MAX_SMOOTH_ROUNDS = 60  # lines of more rounds than this carry no markers
@@ -31,9 +44,7 @@ def learning_chart(groups: Sequence[RunGroup]) -> Chart:
             panel.set_xlim(left=0)
         loss.set_title("training loss")
         canvas.legend_below(loss)
-        return canvas.finish(
-            f"Learning.  {_band_words(groups)}The loss is the clients' own, before they send."
-        )
+        return canvas.finish(f"{_band_words(groups)}The loss is the clients' own, before they send.")
 
 
 def communication_chart(groups: Sequence[RunGroup]) -> Chart:
@@ -54,7 +65,7 @@ def bytes_chart(groups: Sequence[RunGroup]) -> Chart:
     with Canvas("bytes", 2, height=1.5 + 0.42 * len(groups)) as canvas:
         sizes, shares = canvas.panels
         places = np.arange(len(groups))
-        full = [2 * (group.first.full_softmax_bytes or 0) / 1e6 for group in groups]
+        full = [(group.first.full_softmax_bytes or 0) / 1e6 for group in groups]
         down = [group.mean(lambda line: line.bytes_down) / 1e6 for group in groups]
         up = [group.mean(lambda line: line.bytes_up) / 1e6 for group in groups]
         if any(full):
@@ -94,42 +105,37 @@ def bytes_chart(groups: Sequence[RunGroup]) -> Chart:
         )
 
 
-def table_chart(table: TableRecord, metric: str) -> Chart:
+def table_chart(table: TableRecord, score_name: str, name: str) -> Chart:
     """Score against the columns that a client holds, as in Figure 5 of the paper."""
-    with Canvas("score-by-width", 1, height=3.8) as canvas:
+    with Canvas(name, 1, height=3.9) as canvas:
         (panel,) = canvas.panels
-        methods = list(dict.fromkeys(cell.label for cell in table.cells))
-        for number, method in enumerate(methods):
-            cells = sorted(
-                (cell for cell in table.cells if cell.label == method), key=lambda cell: cell.mean_width
-            )
-            means = [cell.mean for cell in cells]
-            if not any(cell.bytes_down_per_client for cell in cells):  # no client: nobody holds columns
-                panel.axhline(means[0], color=colour_of(number), linestyle="--", linewidth=1.2, label=method)
-                continue
-            panel.errorbar(
-                [cell.mean_width for cell in cells],
-                means,
-                yerr=[cell.deviation for cell in cells],
-                color=colour_of(number),
-                marker=marker_of(number),
-                markersize=6,
-                capsize=3,
-                elinewidth=1,
-                label=method,
-            )
+        for number, method in enumerate(dict.fromkeys(cell.label for cell in table.cells)):
+            _draw_method(panel, number, [cell for cell in table.cells if cell.label == method])
         panel.set_xscale("log")
-        panel.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        plain_numbers(panel.xaxis)
+        panel.grid(visible=True, axis="x", which="both")
         panel.set_xlabel("columns that a client holds, |S_k| (log scale)")
-        panel.set_title(METRIC_NAMES[metric])
-        panel.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
-        panel.grid(which="minor", visible=False)
+        panel.set_title(score_name)
+        as_percent(panel)
         canvas.legend_below(panel)
         seeds = max(cell.num_seeds for cell in table.cells)
         spread = f"  Whiskers: standard deviation over {seeds} seeds." if seeds > 1 else ""
         return canvas.finish(
             f"Score against the columns that a client holds, as in Figure 5 of the paper.{spread}"
         )
+
+
+def _draw_method(panel: Axes, number: int, cells: Sequence[TableCell]) -> None:
+    """A line over the widths with whiskers; a level where there are no clients to hold columns."""
+    colour, label = colour_of(number), cells[0].label
+    if not any(cell.bytes_down_per_client for cell in cells):
+        panel.axhline(cells[0].mean, color=colour, linestyle="--", linewidth=1.2, label=label)
+        return
+    cells = sorted(cells, key=lambda cell: cell.mean_width)
+    widths, means = [cell.mean_width for cell in cells], [cell.mean for cell in cells]
+    panel.plot(widths, means, color=colour, marker=marker_of(number), markersize=6.5, label=label)
+    deviations = [cell.deviation for cell in cells]
+    panel.errorbar(widths, means, yerr=deviations, fmt="none", ecolor=colour, elinewidth=1, capsize=3)
 
 
 def metric_name(groups: Sequence[RunGroup]) -> str:
@@ -181,8 +187,8 @@ def _share(group: RunGroup) -> float | None:
 
 def _name_score(panel: Axes, groups: Sequence[RunGroup]) -> None:
     panel.set_title(metric_name(groups))
-    panel.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
     panel.set_ylim(bottom=0)
+    as_percent(panel)
     if not panel.lines:
         panel.annotate("not evaluated yet", (0.5, 0.5), xycoords="axes fraction", ha="center", color=FAINT)
 

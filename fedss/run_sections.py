@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from fedss.report_page import Headline, Section
 from fedss.run_charts import (
+    METRIC_NAMES,
     bytes_chart,
     communication_chart,
     learning_chart,
@@ -17,6 +18,7 @@ from fedss.run_charts import (
 from server_sim.reproduction import reproduction_command, table_command
 from server_sim.run_records import METHOD_NAMES, RunGroup, RunRecord, TableRecord, flat_settings
 
+MAX_COMMANDS = 4  # in plain sight; more are folded
 MAX_REASONS = 12  # of dropped clients; the rest is in metrics.jsonl
 
 
@@ -28,7 +30,7 @@ def run_headlines(groups: Sequence[RunGroup]) -> list[Headline]:
     sampled = [group for group in scored if group.first.experiment.client.method == "fedss"]
     best = max(sampled or scored, key=lambda group: statistics.fmean(group.scores))
     run = best.first
-    headlines = [Headline(_percent(best.scores), f"{metric_name([best])} of {best.label}")]
+    headlines = [Headline(_percent(best.scores, sign="%"), f"{metric_name([best])} of {best.label}")]
     width = best.mean(lambda line: line.mean_width)
     if run.num_classes and width:
         headlines.append(
@@ -41,7 +43,7 @@ def run_headlines(groups: Sequence[RunGroup]) -> list[Headline]:
     if total:
         words = "per client and round, down and up"
         if run.full_softmax_bytes:
-            words += f"; {_size(2 * run.full_softmax_bytes)} with all columns"
+            words += f"; {_size(run.full_softmax_bytes)} with all columns"
         headlines.append(Headline(_size(total), words))
     updates = sum(line.num_updates for group in groups for each in group.runs for line in each.rounds)
     if updates:
@@ -50,13 +52,13 @@ def run_headlines(groups: Sequence[RunGroup]) -> list[Headline]:
     return headlines
 
 
-def table_section(table: TableRecord, runs: Sequence[RunRecord]) -> Section:
+def table_section(title: str, table: TableRecord, runs: Sequence[RunRecord], chart_name: str) -> Section:
     """A table as in the paper, and its figure."""
-    section = Section(table.title)
-    metric = runs[0].experiment.evaluation.metric if runs else "top1"
+    section = Section(title)
+    score_name = METRIC_NAMES[runs[0].experiment.evaluation.metric] if runs else "score"
     seeds = max(cell.num_seeds for cell in table.cells)
     section.table(
-        ["method", "|N_k|", "|S_k|", "% of n", "score (%)", "kB down", "kB up"],
+        ["method", "|N_k|", "|S_k|", "% of n", f"{score_name} (%)", "kB down", "kB up"],
         [
             [
                 cell.label,
@@ -74,16 +76,17 @@ def table_section(table: TableRecord, runs: Sequence[RunRecord]) -> Section:
         (f"Mean and standard deviation over {seeds} seeds.  " if seeds > 1 else "One seed.  ")
         + "Bytes are per client and round."
     )
-    section.chart(table_chart(table, metric))
+    section.chart(table_chart(table, score_name, chart_name))
     command = table_command([run.experiment for run in runs]) if runs else None
     if command:
         section.words("The whole table again:")
-        section.command(command)
+        section.commands(command)
     return section
 
 
-def run_sections(groups: Sequence[RunGroup]) -> list[Section]:
-    sections = [_results(groups), _learning(groups)]
+def run_sections(groups: Sequence[RunGroup], results_shown: bool) -> list[Section]:
+    """Everything about these runs; their results only where no table has shown them."""
+    sections = [_learning(groups)] if results_shown else [_results(groups), _learning(groups)]
     if any(line.bytes_down for group in groups for line in group.first.rounds):
         sections.append(
             _communication([group for group in groups if group.mean(lambda line: line.bytes_down)])
@@ -195,10 +198,13 @@ def _reproduction(groups: Sequence[RunGroup]) -> Section:
     section.words(
         "Any number of workers gives the same bytes; other versions or processors may differ in the last digits."
     )
-    for group in groups:
-        for run in group.runs:
-            section.heading(f"{group.label}, seed {run.experiment.seed}")
-            section.command(reproduction_command(run.experiment))
+    commands = [
+        f"# {group.label}, seed {run.experiment.seed}\n{reproduction_command(run.experiment)}"
+        for group in groups
+        for run in group.runs
+    ]
+    folded = f"The commands of all {len(commands)} runs" if len(commands) > MAX_COMMANDS else ""
+    section.commands("\n\n".join(commands), folded=folded)
     versions = list(dict.fromkeys(tuple(run.versions.items()) for group in groups for run in group.runs))
     section.words("Versions:" if len(versions) == 1 else "The runs were made with different versions:")
     names = list(dict.fromkeys(name for own in versions for name, _ in own))
@@ -217,11 +223,11 @@ def _width_cells(group: RunGroup) -> list[str]:
     return [f"{width:.0f}", "" if classes is None else f"{100 * width / classes:.1f}"]
 
 
-def _percent(values: Sequence[float]) -> str:
+def _percent(values: Sequence[float], sign: str = "") -> str:
     if not values:
         return ""
     spread = f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{100 * statistics.fmean(values):.1f}{spread}"
+    return f"{100 * statistics.fmean(values):.1f}{sign}{spread}"
 
 
 def _kilobytes(size: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from typing import Any
 
@@ -46,7 +47,7 @@ def _over_named(name: str, experiment: Experiment) -> str | None:
         if field in changes:
             words += [option, str(changes.pop(field))]
     for field, value in changes.items():
-        words += ["--set", f"{field}={_toml(value)}"]
+        words += ["--set", f"{field}={value if _is_plain_word(value) else _toml(value)}"]
     return shlex.join(words)
 
 
@@ -58,6 +59,16 @@ def _over_file(experiment: Experiment) -> str:
             lines += ["", f"[{section}]", *(f"{name} = {_toml(value)}" for name, value in values.items())]
     text = "\n".join(lines)
     return f"cat > {FILE} <<'END'\n{text}\nEND\nfedss simulate {FILE}"
+
+
+def _is_plain_word(value: Any) -> bool:
+    """What --set takes as a string without quotes."""
+    words_of_toml = ("true", "false", "inf", "nan")
+    return (
+        isinstance(value, str)
+        and bool(re.fullmatch(r"[A-Za-z_][\w./-]*", value))
+        and value not in words_of_toml
+    )
 
 
 def _toml(value: Any) -> str:

@@ -25,7 +25,7 @@ METHOD_NAMES = {
     "full_softmax": "FullSoftmax",
     "centralized": "Centralized",
 }
-"""As the paper writes them."""
+"""As the paper writes them, and in the order in which groups are shown: the one without clients last."""
 
 _BYTES_PER_NUMBER: dict[Precision, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 
@@ -82,15 +82,13 @@ class RunRecord:
 
     @property
     def full_softmax_bytes(self) -> float | None:
-        """What one direction would take per client if it carried all n columns: their numbers alone, without ids."""
+        """What down and up would take per client and round if they carried all n columns: their numbers, without ids."""
         if self.num_classes is None or self.experiment.client.method == "centralized":
             return None
-        model = self.experiment.model
-        column = (model.embedding_dim + (model.logits == "dot")) * _BYTES_PER_NUMBER[
-            self.experiment.client.precision
-        ]
+        model, precision = self.experiment.model, self.experiment.client.precision
+        column = (model.embedding_dim + (model.logits == "dot")) * _BYTES_PER_NUMBER[precision]
         missing = self.num_classes - self.mean(lambda line: line.mean_width)
-        return self.mean(lambda line: line.bytes_down) + missing * column
+        return self.mean(lambda line: line.bytes_down + line.bytes_up) + 2 * missing * column
 
 
 @dataclass(frozen=True)
@@ -164,7 +162,7 @@ def read_table(path: Path) -> TableRecord:
 def group_by_settings(runs: Sequence[RunRecord]) -> list[RunGroup]:
     """Runs that differ in nothing but the seed belong together; groups of one name are told apart by what differs."""
     members: dict[str, list[RunRecord]] = {}
-    for run in runs:
+    for run in sorted(runs, key=_place):
         settings = run.experiment.model_dump(mode="json", exclude={"seed", "table", "title"})
         members.setdefault(json.dumps(settings), []).append(run)
     groups = [tuple(group) for group in members.values()]
@@ -177,6 +175,11 @@ def group_by_settings(runs: Sequence[RunRecord]) -> list[RunGroup]:
         for group, label in zip(groups, labels, strict=True)
         for same_label in [[other[0] for other in groups if other[0].label == label]]
     ]
+
+
+def _place(run: RunRecord) -> tuple[int, int, int]:
+    client = run.experiment.client
+    return list(METHOD_NAMES).index(client.method), client.num_negatives, run.experiment.seed
 
 
 def flat_settings(experiment: Experiment) -> dict[str, Any]:
