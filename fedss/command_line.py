@@ -7,7 +7,7 @@ import sys
 import typer
 from rich.markup import escape
 
-from fedss import bench, data, doctor, export, inspect, pretrain, report, simulate
+from fedss import bench, data, demo, doctor, export, inspect, pretrain, report, simulate
 from fedss.console import ExitCode, log
 from fedss.errors import exit_code_for
 
@@ -29,6 +29,7 @@ app.command("pretrain")(pretrain.command)
 app.command("data")(data.command)
 app.command("doctor")(doctor.command)
 app.command("report")(report.command)
+app.command("demo")(demo.command)
 
 
 def main() -> None:

@@ -1,0 +1,60 @@
+"""`fedss demo`: the main job in small, narrated, with a report at the end."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedss.console import Json, log, show_result
+from fedss.locations import DEFAULT_CACHE, Cache
+
+
+def command(
+    out: Annotated[
+        Path, typer.Option(help="Where everything goes; an earlier demo there is replaced.")
+    ] = Path("runs/demo"),
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the federation.")] = 12,
+    cache: Cache = DEFAULT_CACHE,
+    as_json: Json = False,
+) -> None:
+    """Watch a federation learn 2,028 classes while no client holds more than a few hundred, then look at the report.
+
+    Every step is an ordinary command, shown before it runs: copy it and change it.
+    """
+    shutil.rmtree(out, ignore_errors=True)
+    kept = ["--cache", str(cache)]
+    step("A federation of clients that each hold some characters of one typeface.")
+    fedss("data", "glyphs-2028", "--contact-sheet", str(out / "glyphs.png"), *kept)
+    fedss("simulate", "glyphs-fedss", "--rounds", str(rounds), "--out", str(out / "fedss"), *kept)
+    step(
+        "The same, but every client gets its own classes only: it learns to tell those apart, and no others."
+    )
+    posonly = ["--set", "client.method=positives_only", "--set", "title=PosOnly on 2,028 characters"]
+    fedss("simulate", "glyphs-fedss", "--rounds", str(rounds), *posonly, "--out", str(out / "posonly"), *kept)
+    step("The training step of MobileNetV3, exported for phones; it checks itself on every runtime.")
+    artifact = str(out / "mobilenet-96")
+    fedss("export", "--image-size", "96", "--runtimes", "executorch,onnxruntime", "--out", artifact)
+    step("What a step costs on this machine, next to PyTorch.")
+    fedss("bench", artifact, "--batch", "4", "--widths", "170", "--out", str(out / "bench"))
+    step("The report.")
+    page = out / "report.html"
+    fedss("report", str(out / "fedss"), str(out / "posonly"), str(out / "bench"), "--out", str(page))
+    show_result(as_json, {"out": str(out), "report": str(page)}, f"Open {page} in a browser.")
+
+
+def step(title: str) -> None:
+    log.print(f"\n[bold]{title}[/]")
+
+
+def fedss(*arguments: str) -> None:
+    """Run a verb as its own process, as a person would; its result goes to stderr, for stdout is the demo's own."""
+    log.print(f"[dim]$ fedss {shlex.join(arguments)}[/]", soft_wrap=True)
+    done = subprocess.run([sys.executable, "-m", "fedss.command_line", *arguments], stdout=sys.stderr)
+    if done.returncode:
+        raise typer.Exit(done.returncode)

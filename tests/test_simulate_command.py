@@ -1,0 +1,105 @@
+"""`fedss simulate` as a person calls it: results, errors and exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def fedss(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fedss.command_line", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+
+def test_json_is_one_object_on_stdout_with_the_promised_keys(tmp_path: Path) -> None:
+    done = fedss(
+        "simulate", "glyphs-tiny", "--rounds", "2", "--workers", "1", "--out", str(tmp_path / "run"), "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    promised = "run_dir rounds top1 bytes_down_per_client bytes_up_per_client dropped_clients client_updates_per_second"
+    assert set(promised.split()) <= set(result)
+    assert result["rounds"] == 2
+    assert result["bytes_down_per_client"] > 4 * 200_000  # φ alone has more than 200,000 parameters
+    kept = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {
+        "experiment.json",
+        "versions.json",
+        "metrics.jsonl",
+        "tensorboard",
+        "state.safetensors",
+        "summary.json",
+    } <= kept
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nonsense"], "experiment 'nonsense' is not known"),
+        (["glyphs-tiny", "--set", "client.bach_size=3"], "did you mean client.batch_size?"),
+        (["glyphs-tiny", "--set", "server.clients_per_round=13"], "glyphs-tiny has 12 clients"),
+        (["glyphs-tiny", "--set", "model.pretrained=nowhere"], "model.pretrained is 'nowhere'"),
+        (["glyphs-tiny", "--set", "model.embedding_dim=8"], "embedding.weight has shape"),
+        (["glyphs-tiny", "--set", "data.population=nowhere"], "data.population is 'nowhere'"),
+        (["glyphs-tiny", "--runtime", "tflite"], "--runtime is 'tflite'"),
+        (["glyphs-tiny", "--wrong"], "No such option"),
+    ],
+)
+def test_wrong_usage_is_named_and_exits_with_2(tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = fedss("simulate", *arguments, "--workers", "1", "--out", str(tmp_path / "run"))
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_table_runs_every_method_resumes_and_is_printed(tmp_path: Path) -> None:
+    rows = (
+        '[{label="FedSS", num_negatives=[2, 8]}, {label="Central", override={"client.method"="centralized"}}]'
+    )
+    arguments = [
+        "simulate",
+        "glyphs-tiny",
+        "--rounds",
+        "2",
+        "--workers",
+        "1",
+        "--out",
+        str(tmp_path / "table"),
+    ]
+    arguments += ["--set", f"table={{seeds=[0, 1], rows={rows}}}"]
+    first = fedss(*arguments, "--json")
+    assert first.returncode == 0, first.stderr
+    cells = json.loads(first.stdout)["rows"]
+    assert [(cell["label"], cell["num_negatives"]) for cell in cells] == [
+        ("FedSS", 2),
+        ("FedSS", 8),
+        ("Central", None),
+    ]
+    assert all(cell["num_seeds"] == 2 for cell in cells)
+    again = fedss(*arguments, "--resume")
+    assert again.returncode == 0, again.stderr
+    assert "round 1" not in again.stderr  # nothing was run twice
+    assert "FedSS" in again.stdout
+    assert json.loads((tmp_path / "table" / "table.json").read_text())["rows"] == cells
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", ["executorch", "onnxruntime", "onnxruntime-training"])
+def test_a_federation_on_an_exported_step_learns_as_the_eager_one_does(tmp_path: Path, runtime: str) -> None:
+    losses = {}
+    for name in ("eager", runtime):
+        run = tmp_path / name
+        done = fedss(
+            "simulate", "glyphs-tiny", "--rounds", "4", "--workers", "1", "--runtime", name, "--out", str(run)
+        )
+        assert done.returncode == 0, done.stderr
+        losses[name] = [
+            json.loads(line)["mean_loss"] for line in (run / "metrics.jsonl").read_text().splitlines()
+        ]
+    assert losses[runtime] == pytest.approx(losses["eager"], rel=1e-4)
