@@ -1,0 +1,40 @@
+"""A client's request on its way from the thread that holds its conversation to the server's, and the slice on its way back.
+
+Answers touch the server's state, so they are given in the server's thread alone.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+
+Answer = Callable[[int, bytes], bytes]
+"""The server's part of a conversation: (client_id, request) -> slice."""
+
+
+class Abandoned(RuntimeError):
+    """Nobody answers any more: the round was given up."""
+
+
+class CrossThreadRequest:
+    """Made and waited for in one thread, answered or refused in another."""
+
+    def __init__(self, client_id: int, request: bytes) -> None:
+        self._client_id = client_id
+        self._request = request
+        self._answers: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
+
+    def reply(self, answer: Answer) -> None:
+        try:
+            self._answers.put(answer(self._client_id, self._request))
+        except Exception as error:  # raised where it is waited for, so that no thread is left waiting
+            self.refuse(error)
+
+    def refuse(self, error: Exception) -> None:
+        self._answers.put(error)
+
+    def wait(self) -> bytes:
+        answer = self._answers.get()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer

@@ -1,0 +1,183 @@
+"""A device made ready to train clients: what lies on it, and one client's conversation there.
+
+In the device's folder:
+
+    bundle/          the client program with its loader and libraries
+    artifact/        the exported step
+    clients/ID/      a client's examples and its private seed: pushed once, never sent back
+    exchange/        the conversation under way: plan, request, slice, update
+
+Everything but `exchange/` outlives a round, and is trusted only as long as nothing has gone wrong: after a lost link or a
+damaged file it is all pushed again, and every push is compared by hash.  The client itself checks the artifact's hashes
+before every training.  Clients draw S_k anew from their seed, so a conversation that was cut off can be held again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from android_harness.bundle import Bundle
+from android_harness.cross_thread_request import Answer
+from android_harness.device import Device, DeviceDescription, DeviceError, FailureReason
+from ondevice.device_files import DevicePlan, write_examples, write_plan, write_seed
+from ondevice.vocabulary import ExampleSet, RoundPlan
+from ondevice.wire import Precision
+
+BUNDLE, ARTIFACT, CLIENTS, EXCHANGE = "bundle", "artifact", "clients", "exchange"
+DATA, SEED, PLAN, REQUEST, SLICE, UPDATE = (
+    "data.safetensors",
+    "seed",
+    "plan.json",
+    "request",
+    "slice",
+    "update",
+)
+
+_BAD_FILE = 3  # the client's exit code for a file that it cannot use
+_IN_DOUBT = (FailureReason.GONE, FailureReason.CORRUPT, FailureReason.MISSING)
+"""After these nobody knows what is still on the device."""
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """What a client has from the start, and what only its device may have."""
+
+    examples: ExampleSet
+    private_seed: int = field(repr=False)
+
+
+@dataclass(frozen=True)
+class TrainingKit:
+    """What every device of a run is given."""
+
+    artifact: Path
+    bundle_for: Callable[[str], Bundle]
+    """By the ABI that the device tells; `DeviceError` where there is none."""
+    client_data: Callable[[int], ClientData]
+    precision: Precision = "fp32"
+    timeout: float = 600.0
+    """Seconds that one program may run on a device."""
+
+
+class TrainingDevice:
+    """One device and what is known to be on it.  Used by one thread at a time."""
+
+    def __init__(self, name: str, open_device: Callable[[], Device], kit: TrainingKit) -> None:
+        self.name = name
+        self.description: DeviceDescription | None = None
+        self._open_device = open_device
+        self._kit = kit
+        self._opened: list[
+            Device
+        ] = []  # the last is in use; the others were lost, and are tidied up at the end
+        self._command: list[str] = []
+        self._holds: set[int] = set()
+        self._in_doubt = True
+
+    @property
+    def is_ready(self) -> bool:
+        return not self._in_doubt
+
+    def holds(self, client_id: int) -> bool:
+        """Whether the client's data is there already."""
+        return client_id in self._holds
+
+    def make_ready(self) -> None:
+        """Opens the device, again if it had gone, pushes program and artifact, and has them check the golden step."""
+        self._holds.clear()
+        device, self.description = self._reach()
+        bundle = self._kit.bundle_for(self.description.abi)
+        device.remove(CLIENTS)
+        device.push(bundle.folder, BUNDLE)
+        device.push(self._kit.artifact, ARTIFACT)
+        self._command = bundle.command(BUNDLE)
+        self._run_client("check", {"--artifact": ARTIFACT})
+        self._in_doubt = False
+
+    def converse(self, plan: RoundPlan, client_id: int, ask: Answer) -> bytes:
+        """One client's round: its update, or `DeviceError`.  What `ask` raises passes through."""
+        try:
+            try:
+                return self._converse(plan, client_id, ask)
+            except DeviceError as error:
+                if error.reason is not FailureReason.DISK_FULL or not self._holds - {client_id}:
+                    raise
+                # Other clients' data may wait here for a round of theirs, but not at this one's expense.
+                self._device.remove(CLIENTS)
+                self._holds.clear()
+                return self._converse(plan, client_id, ask)
+        except DeviceError as error:
+            self._in_doubt = error.reason in _IN_DOUBT
+            raise
+
+    def close(self) -> None:
+        """Deletes what was put on the device, as far as it can be reached."""
+        for device in self._opened:
+            with suppress(DeviceError):
+                device.close()
+        self._opened.clear()
+        self._in_doubt = True
+
+    @property
+    def _device(self) -> Device:
+        return self._opened[-1]
+
+    def _reach(self) -> tuple[Device, DeviceDescription]:
+        """The device we had, or if that does not answer, one opened anew: an emulator may have been started again."""
+        if self._opened:
+            with suppress(DeviceError):
+                return self._device, self._device.describe()
+        self._opened.append(self._open_device())
+        try:
+            return self._device, self._device.describe()
+        except DeviceError:
+            if len(self._opened) > 1:  # nothing was put there; the one before may still come back
+                with suppress(DeviceError):
+                    self._opened.pop().close()
+            raise
+
+    def _converse(self, plan: RoundPlan, client_id: int, ask: Answer) -> bytes:
+        device = self._device
+        device.remove(EXCHANGE)  # what a conversation that failed has left
+        with tempfile.TemporaryDirectory(prefix="fedss-exchange-") as scratch:
+            here = Path(scratch)
+            if client_id not in self._holds:
+                self._push_data(client_id, here / "client")
+            write_plan(here / PLAN, DevicePlan(plan, client_id, self._kit.precision))
+            device.push(here / PLAN, f"{EXCHANGE}/{PLAN}")
+            own = f"{CLIENTS}/{client_id}"
+            options = {
+                "--data": f"{own}/{DATA}",
+                "--seed-file": f"{own}/{SEED}",
+                "--plan": f"{EXCHANGE}/{PLAN}",
+            }
+            self._run_client("request", {**options, "--out": f"{EXCHANGE}/{REQUEST}"})
+            device.pull(f"{EXCHANGE}/{REQUEST}", here / REQUEST)
+            (here / SLICE).write_bytes(ask(client_id, (here / REQUEST).read_bytes()))
+            device.push(here / SLICE, f"{EXCHANGE}/{SLICE}")
+            options |= {"--slice": f"{EXCHANGE}/{SLICE}", "--artifact": ARTIFACT}
+            self._run_client("train", {**options, "--out": f"{EXCHANGE}/{UPDATE}"})
+            device.pull(f"{EXCHANGE}/{UPDATE}", here / UPDATE)
+            return (here / UPDATE).read_bytes()
+
+    def _push_data(self, client_id: int, folder: Path) -> None:
+        data = self._kit.client_data(client_id)
+        folder.mkdir()
+        write_examples(folder / DATA, data.examples)
+        write_seed(folder / SEED, data.private_seed)
+        self._device.push(folder, f"{CLIENTS}/{client_id}")
+        self._holds.add(client_id)
+
+    def _run_client(self, verb: str, options: dict[str, str]) -> None:
+        words = [word for option in options.items() for word in option]
+        result = self._device.run([*self._command, verb, *words], self._kit.timeout)
+        try:
+            result.expect_success(f"{self.name}: {verb}")
+        except DeviceError as error:
+            if result.exit_code == _BAD_FILE and error.reason is FailureReason.FAILED:
+                raise DeviceError(FailureReason.CORRUPT, str(error)) from None
+            raise
