@@ -7,7 +7,20 @@ import sys
 import typer
 from rich.markup import escape
 
-from fedss import bench, data, demo, doctor, export, inspect, pretrain, report, simulate
+from fedss import (
+    bench,
+    bundle,
+    data,
+    demo,
+    devices,
+    doctor,
+    emulator,
+    export,
+    inspect,
+    pretrain,
+    report,
+    simulate,
+)
 from fedss.console import ExitCode, log
 from fedss.errors import exit_code_for
 
@@ -25,6 +38,9 @@ app.command("export")(export.command)
 app.command("inspect")(inspect.command)
 app.command("bench")(bench.command)
 app.command("simulate")(simulate.command)
+app.command("devices")(devices.command)
+app.add_typer(emulator.app, name="emulator")
+app.command("bundle")(bundle.command)
 app.command("pretrain")(pretrain.command)
 app.command("data")(data.command)
 app.command("doctor")(doctor.command)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from android_harness.bundle import BundleError
+from android_harness.debian_packages import MissingPackage
+from android_harness.device import DeviceError
 from android_harness.measurement_records import MeasurementsUnreadable
 from fedss.console import CheckFailed, ExitCode, UsageError
+from fedss.device_rounds import DevicesExhausted
 from ondevice.artifact import ArtifactError
 from server_sim.experiment import ConfigurationError
 from server_sim.one_round import RoundAbandoned
@@ -31,8 +35,9 @@ _CODES: tuple[tuple[tuple[type[Exception], ...], ExitCode], ...] = (
             StateError,
             RunUnreadable,
             MeasurementsUnreadable,
+            BundleError,
         ),
         ExitCode.BAD_DATA,
     ),
-    ((RoundAbandoned,), ExitCode.DEVICE),
+    ((RoundAbandoned, DevicesExhausted, DeviceError, MissingPackage), ExitCode.DEVICE),
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,17 +15,22 @@ from rich.console import Group
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedss.console import INTERRUPTED, Json, log, progress, show_result
+from fedss.console import INTERRUPTED, Json, UsageError, log, progress, show_result
+from fedss.device_rounds import DeviceChoice, DevicesExhausted, open_device_link
 from fedss.exported_step import EAGER, exported_step
 from fedss.locations import DEFAULT_CACHE, DEFAULT_RUNS, Cache
 from ondevice.backends.eager import EagerBackend
 from ondevice.backends.opening import RUNTIMES
 from server_sim.experiment import Experiment, experiment_names, load_experiment
+from server_sim.link import Link
 from server_sim.population import open_population
 from server_sim.preparation import ClientsRecipe, initial_weights, open_link, population_path, step_spec
 from server_sim.run_directory import RunDirectory, write_json
 from server_sim.simulation import Interrupted, Simulation
 from server_sim.tables import TableCell, table_cells, table_runs
+
+ON_DEVICES = "executorch"
+"""The runtime of choice on devices: the fastest and smallest."""
 
 
 def command(
@@ -38,8 +43,34 @@ def command(
         int, typer.Option(min=0, help="Processes that train clients; the result is the same.  0: one a core.")
     ] = 0,
     runtime: Annotated[
-        str, typer.Option(help=f"What the clients train on: {', '.join([EAGER, *RUNTIMES])}.")
-    ] = EAGER,
+        str | None,
+        typer.Option(
+            help=f"What the clients train on: {', '.join([EAGER, *RUNTIMES])}.",
+            show_default=f"{EAGER}, or {ON_DEVICES} with --device",
+        ),
+    ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Train the clients on a device: host, qemu, emulator, emulator:NAME or adb:SERIAL, as `fedss devices` "
+            "lists them.  Repeat it to spread a round over several."
+        ),
+    ] = None,
+    simulated: Annotated[
+        int,
+        typer.Option(
+            min=0, help="With --device: how many of a round's clients are simulated here all the same."
+        ),
+    ] = 0,
+    device_timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds that one client's program may run on a device.")
+    ] = 600,
+    device_retries: Annotated[
+        int, typer.Option(min=0, help="How often a client is tried again when its device was lost.")
+    ] = 1,
+    device_patience: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait for a device to come back when none is left.")
+    ] = 60,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where an earlier run was stopped or killed.")
     ] = False,
@@ -62,6 +93,10 @@ def command(
       fedss simulate glyphs-fedss --rounds 20
       fedss simulate glyphs-fedss --set client.method=positives_only --out runs/posonly
       fedss simulate glyphs-table1            (a whole table; go on after a stop with --resume)
+      fedss simulate glyphs-tiny --device emulator:phone1 --device host --simulated 2
+
+    A client that its device fails is dropped with the reason, and the round goes on; when no device is left the run is
+    saved and ends with code 4.
 
     A run's folder holds its configuration, metrics.jsonl, TensorBoard events and the server's state.
     Ctrl-C saves and ends; --resume goes on.
@@ -72,18 +107,34 @@ def command(
     if seed is not None:
         loaded = loaded.overridden({"seed": seed, **({"table.seeds": [seed]} if loaded.table else {})})
     run_path = out or DEFAULT_RUNS / Path(experiment).stem
-    num_workers = workers or os.cpu_count() or 1
+    where = _where(
+        loaded, workers, runtime, device or (), simulated, (device_timeout, device_retries, device_patience)
+    )
     if loaded.table:
-        cells = run_table(loaded, run_path, num_workers, resume, cache, runtime)
+        cells = run_table(loaded, run_path, where, resume, cache)
         payload = {"run_dir": str(run_path), "rows": [dataclasses.asdict(cell) for cell in cells]}
         show_result(as_json, payload, cells_table(loaded, cells))
     else:
-        summary = run_experiment(loaded, run_path, num_workers, resume, cache, runtime)
+        summary = run_experiment(loaded, run_path, where, resume, cache)
         show_result(as_json, summary, summary_table(loaded, summary))
 
 
+@dataclasses.dataclass(frozen=True)
+class Where:
+    """What the clients train on, and in which processes and devices."""
+
+    runtime: str
+    workers: int
+    devices: DeviceChoice | None
+
+    def open_link(self, recipe: ClientsRecipe, cache: Path) -> AbstractContextManager[Link]:
+        if self.devices is None:
+            return open_link(recipe, self.workers)
+        return open_device_link(self.devices, recipe, cache, self.workers)
+
+
 def run_experiment(
-    experiment: Experiment, run_path: Path, workers: int, resume: bool, cache: Path, runtime: str = EAGER
+    experiment: Experiment, run_path: Path, where: Where, resume: bool, cache: Path
 ) -> dict[str, Any]:
     """One run with live progress; returns its summary."""
     with progress(f"data {experiment.data.population}") as advance:
@@ -91,22 +142,25 @@ def run_experiment(
     population = open_population(data)
     spec = step_spec(experiment, population)
     initial = initial_weights(experiment, spec)
-    exported = exported_step(runtime, experiment, population, spec, initial, run_path)
+    exported = exported_step(where.runtime, experiment, population, spec, initial, run_path)
     recipe = ClientsRecipe(data, spec, initial, experiment.client.precision, experiment.seed, exported)
     # The server evaluates, and trains the centralized reference, on the backend that defines the step.
     backend = EagerBackend(spec, initial)
-    with open_link(recipe, workers) as link, _stop_on_interrupt() as stop_requested:
+    with where.open_link(recipe, cache) as link, _stop_on_interrupt() as stop_requested:
         simulation = Simulation(experiment, population, backend, initial, link, run_path)
         with _round_progress(experiment) as on_round:
             try:
                 return simulation.run(resume, on_round, stop_requested)
+            except DevicesExhausted as stop:
+                log.print(f"saved in {run_path}; go on with --resume")
+                raise stop
             except Interrupted as stop:
                 log.print(f"{stop}; saved in {run_path}; go on with --resume")
                 raise typer.Exit(INTERRUPTED) from None
 
 
 def run_table(
-    experiment: Experiment, table_path: Path, workers: int, resume: bool, cache: Path, runtime: str = EAGER
+    experiment: Experiment, table_path: Path, where: Where, resume: bool, cache: Path
 ) -> list[TableCell]:
     """Every run of the table that is not complete yet; its rows are written to table.json as they come."""
     runs = table_runs(experiment)
@@ -116,11 +170,33 @@ def run_table(
         directory = RunDirectory(table_path / run.name)
         summary = directory.summary() if resume else None
         if summary is None:
-            summary = run_experiment(run.experiment, directory.path, workers, resume, cache, runtime)
+            summary = run_experiment(run.experiment, directory.path, where, resume, cache)
         results.append((run, summary))
         cells = [dataclasses.asdict(cell) for cell in table_cells(results)]
         write_json(table_path / "table.json", {"title": experiment.title, "rows": cells})
     return table_cells(results)
+
+
+def _where(
+    experiment: Experiment,
+    workers: int,
+    runtime: str | None,
+    devices: Sequence[str],
+    simulated: int,
+    failures: tuple[float, int, float],
+) -> Where:
+    num_workers = workers or os.cpu_count() or 1
+    if not devices:
+        if simulated:
+            raise UsageError("--simulated is for runs with --device; without it every client is simulated")
+        return Where(runtime or EAGER, num_workers, None)
+    if experiment.client.method == "centralized" and experiment.table is None:
+        raise UsageError(
+            "client.method is centralized: there are no clients to train on devices; leave --device out"
+        )
+    choice = DeviceChoice(tuple(devices), simulated, *failures)
+    choice.check(experiment.server.clients_per_round, runtime or ON_DEVICES)
+    return Where(runtime or ON_DEVICES, num_workers, choice)
 
 
 def summary_table(experiment: Experiment, summary: dict[str, Any]) -> Group:
