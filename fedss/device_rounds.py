@@ -1,0 +1,160 @@
+"""Federated rounds on devices: what `--device` and its companions mean, and the devices as the server's link.
+
+The harness knows devices and the server knows rounds; this is where the one is given to the other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from android_harness.bundle import ARCHITECTURES, BUNDLE_RUNTIMES, Bundle, build_bundle
+from android_harness.debian_packages import MissingPackage
+from android_harness.device import Device, DeviceError, FailureReason
+from android_harness.device_link import DeviceLink, Dropped, NoDeviceLeft
+from android_harness.device_list import open_device
+from android_harness.training_device import ClientData, TrainingDevice, TrainingKit
+from fedss.console import UsageError, log
+from fedss.split_link import SplitLink
+from ondevice.portable_random import PortableRandom
+from ondevice.vocabulary import RoundPlan
+from server_sim.link import Answer, ClientFailure, Link
+from server_sim.population import open_population
+from server_sim.preparation import ClientsRecipe
+from server_sim.simulation import Interrupted
+from server_sim.workers import WorkerLink
+
+
+class DevicesExhausted(Interrupted):
+    """The run was stopped because no device is left; its state is saved, as after Ctrl-C."""
+
+
+@dataclass(frozen=True)
+class DeviceChoice:
+    """Where the clients of a run train, when not all of them are simulated."""
+
+    names: tuple[str, ...]
+    simulated: int
+    """How many of a round's clients are simulated all the same."""
+    timeout: float
+    retries: int
+    patience: float
+
+    def check(self, clients_per_round: int, runtime: str) -> None:
+        """`UsageError` for what cannot be, before anything is made or booted."""
+        if runtime not in BUNDLE_RUNTIMES:
+            raise UsageError(
+                f"--runtime is {runtime!r}; devices have a client for {' and '.join(BUNDLE_RUNTIMES)}"
+            )
+        if self.simulated >= clients_per_round:
+            raise UsageError(
+                f"--simulated is {self.simulated} of {clients_per_round} clients a round; "
+                f"expected fewer, or leave --device out"
+            )
+        twice = [name for name, count in Counter(self.names).items() if count > 1 and ":" in name]
+        if twice:
+            raise UsageError(f"--device names {', '.join(twice)} twice; a device trains one client at a time")
+
+
+@contextmanager
+def open_device_link(
+    choice: DeviceChoice, recipe: ClientsRecipe, cache: Path, workers: int
+) -> Iterator[Link]:
+    """The devices, with worker processes beside them where some clients are simulated."""
+    assert recipe.exported is not None
+    kit = TrainingKit(
+        artifact=recipe.exported.directory,
+        bundle_for=partial(_bundle_for, cache, recipe.exported.runtime),
+        client_data=_client_data(recipe),
+        precision=recipe.precision,
+        timeout=choice.timeout,
+    )
+    with ExitStack() as stack:
+        devices = []
+        for name in choice.names:
+            devices.append(TrainingDevice(name, _opener(name, cache), kit))
+            stack.callback(devices[-1].close)
+        link = DeviceLink(devices, retries=choice.retries, patience=choice.patience, tell=_tell)
+        stack.callback(_sum_up, link)
+        on_devices = _ServersLink(link)
+        if not choice.simulated:
+            yield on_devices
+            return
+        simulated = stack.enter_context(WorkerLink(recipe, min(workers, choice.simulated)))
+        yield SplitLink(on_devices, simulated, choice.simulated)
+
+
+class _ServersLink:
+    """The devices in the server's words."""
+
+    def __init__(self, devices: DeviceLink) -> None:
+        self._devices = devices
+
+    def exchange(
+        self, plan: RoundPlan, client_ids: Sequence[int], answer: Answer
+    ) -> Iterator[tuple[int, bytes | ClientFailure]]:
+        try:
+            for client_id, outcome in self._devices.exchange(plan, client_ids, answer):
+                yield client_id, ClientFailure(outcome.reason) if isinstance(outcome, Dropped) else outcome
+        except NoDeviceLeft as error:
+            raise DevicesExhausted(str(error)) from error
+
+
+def _opener(name: str, cache: Path) -> Callable[[], Device]:
+    """Opens the device when it is needed, and again when it was lost; a name that means nothing is found out now."""
+    kind, _, detail = name.partition(":")
+    standing = kind in ("emulator", "adb") and detail
+    if name not in ("host", "qemu", "emulator") and not standing:
+        raise UsageError(
+            f"--device is {name!r}; expected host, qemu, emulator, emulator:NAME or adb:SERIAL, "
+            f"as `fedss devices` lists them"
+        )
+
+    def open_now() -> Device:
+        try:
+            return open_device(name, cache)
+        except MissingPackage as error:
+            raise DeviceError(FailureReason.FAILED, str(error)) from error
+
+    return open_now
+
+
+def _bundle_for(cache: Path, runtime: str, abi: str) -> Bundle:
+    architecture = next((known for known in ARCHITECTURES if known == abi), None)
+    bundled = next((known for known in BUNDLE_RUNTIMES if known == runtime), None)
+    if architecture is None or bundled is None:
+        raise DeviceError(
+            FailureReason.FAILED,
+            f"no {runtime} client for ABI {abi!r}; there are bundles for {' and '.join(ARCHITECTURES)}",
+        )
+    try:
+        return build_bundle(cache, architecture, bundled)
+    except MissingPackage as error:
+        raise DeviceError(
+            FailureReason.FAILED, f"no {runtime} client for ABI {abi!r} can be built: {error}"
+        ) from error
+
+
+def _client_data(recipe: ClientsRecipe) -> Callable[[int], ClientData]:
+    """The same examples and private seed that `SimulatedClients` gives a client, so that both train alike."""
+    population = open_population(recipe.population_path)
+
+    def client_data(client_id: int) -> ClientData:
+        private_seed = PortableRandom(population.private_seed(client_id), recipe.run_seed).next()
+        return ClientData(population.client_examples(client_id), private_seed)
+
+    return client_data
+
+
+def _tell(message: str) -> None:
+    log.print(message, markup=False, soft_wrap=True)
+
+
+def _sum_up(link: DeviceLink) -> None:
+    for tally in link.tallies():
+        failures = f", {tally.failed} failed (the last: {tally.last_failure})" if tally.failed else ""
+        _tell(f"{tally.name}: {tally.trained} clients trained{failures}")

@@ -1,0 +1,51 @@
+"""`fedss devices`: where clients could train now, and what the others still need."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.table import Table
+
+from android_harness.device import DeviceDescription
+from android_harness.device_list import ListedDevice, list_devices
+from fedss.console import Json, show_result
+from fedss.locations import DEFAULT_CACHE, Cache
+
+
+def command(cache: Cache = DEFAULT_CACHE, as_json: Json = False) -> None:
+    """List the devices: this machine, emulated phones, and whatever adb reaches.
+
+    Their names are what --device takes in other commands.
+    """
+    listed = list_devices(cache)
+    show_result(as_json, {"devices": [asdict(device) for device in listed]}, devices_table(listed))
+
+
+def devices_table(listed: list[ListedDevice]) -> Group:
+    """One line a device, and below it what to do about those that are not ready."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
+    for title in ("device", "state", "ABI", "cores", "RAM", "free", "system", "battery"):
+        table.add_column(title, justify="right" if title in ("cores", "RAM", "free", "battery") else "left")
+    for device in listed:
+        about = _cells(device.description) if device.description else []
+        table.add_row(device.name, device.state, *about)
+    advice = [f"{device.name}: {device.advice}" for device in listed if device.advice]
+    return Group(table, *advice)
+
+
+def _cells(about: DeviceDescription) -> list[str]:
+    android = f"Android {about.android_version}, " if about.android_version else ""
+    battery = [
+        *([f"{about.battery_percent} %"] if about.battery_percent is not None else []),
+        *([f"{about.temperature_celsius:g} °C"] if about.temperature_celsius is not None else []),
+    ]
+    return [
+        about.abi,
+        str(about.cores),
+        f"{about.ram_mb} MB",
+        f"{about.free_mb} MB",
+        f"{android}Linux {about.kernel}; {about.model}",
+        ", ".join(battery),
+    ]
