@@ -68,7 +68,7 @@ def open_device_link(
     assert recipe.exported is not None
     kit = TrainingKit(
         artifact=recipe.exported.directory,
-        bundle_for=partial(_bundle_for, cache, recipe.exported.runtime),
+        bundle_for=partial(bundle_for, cache, recipe.exported.runtime),
         client_data=_client_data(recipe),
         precision=recipe.precision,
         timeout=choice.timeout,
@@ -123,7 +123,8 @@ def _opener(name: str, cache: Path) -> Callable[[], Device]:
     return open_now
 
 
-def _bundle_for(cache: Path, runtime: str, abi: str) -> Bundle:
+def bundle_for(cache: Path, runtime: str, abi: str) -> Bundle:
+    """The client for a device that calls its processor `abi`, or a `DeviceError` that says why there is none."""
     architecture = next((known for known in ARCHITECTURES if known == abi), None)
     bundled = next((known for known in BUNDLE_RUNTIMES if known == runtime), None)
     if architecture is None or bundled is None:

@@ -24,28 +24,33 @@ def command(cache: Cache = DEFAULT_CACHE, as_json: Json = False) -> None:
 
 
 def devices_table(listed: list[ListedDevice]) -> Group:
-    """One line a device, and below it what to do about those that are not ready."""
+    """One line a device; below, what each is, and what to do about those that are not ready."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
-    for title in ("device", "state", "ABI", "cores", "RAM", "free", "system", "battery"):
-        table.add_column(title, justify="right" if title in ("cores", "RAM", "free", "battery") else "left")
+    for title in ("device", "state", "ABI", "cores", "RAM MB", "free MB", "battery"):
+        numeric = title not in ("device", "state", "ABI")
+        table.add_column(title, justify="right" if numeric else "left", no_wrap=True)
     for device in listed:
-        about = _cells(device.description) if device.description else []
-        table.add_row(device.name, device.state, *about)
-    advice = [f"{device.name}: {device.advice}" for device in listed if device.advice]
-    return Group(table, *advice)
+        table.add_row(
+            device.name, device.state, *(_figures(device.description) if device.description else [])
+        )
+    remarks = [
+        f"{device.name}: {device.advice or _system(device.description)}"
+        for device in listed
+        if device.advice or device.description
+    ]
+    return Group(table, *remarks)
 
 
-def _cells(about: DeviceDescription) -> list[str]:
-    android = f"Android {about.android_version}, " if about.android_version else ""
+def _figures(about: DeviceDescription) -> list[str]:
     battery = [
         *([f"{about.battery_percent} %"] if about.battery_percent is not None else []),
         *([f"{about.temperature_celsius:g} °C"] if about.temperature_celsius is not None else []),
     ]
-    return [
-        about.abi,
-        str(about.cores),
-        f"{about.ram_mb} MB",
-        f"{about.free_mb} MB",
-        f"{android}Linux {about.kernel}; {about.model}",
-        ", ".join(battery),
-    ]
+    return [about.abi, str(about.cores), str(about.ram_mb), str(about.free_mb), ", ".join(battery)]
+
+
+def _system(about: DeviceDescription | None) -> str:
+    if about is None:
+        return ""
+    android = f", Android {about.android_version}" if about.android_version else ""
+    return f"{about.model}{android}, Linux {about.kernel}"
