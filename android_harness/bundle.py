@@ -131,7 +131,7 @@ def build_bundle(cache_dir: Path, architecture: Architecture, runtime: BundleRun
     made_from.append(Path(__file__))
     key = _fingerprint(sources.hashes, made_from)
     folder = cache_dir / "bundles" / f"{runtime}-{architecture}-{key}"
-    with cache_lock(cache_dir, "bundles"):
+    with cache_lock(cache_dir, f"bundle-{runtime}-{architecture}"):
         if not folder.is_dir():
             folder.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".building-") as scratch:

@@ -26,7 +26,8 @@ Artifact::Artifact(const std::string& directory) : directory_(directory) {
     image_shape = spec.at("image_shape").get<Dimensions>();
     column_dim = spec.at("embedding_dim").get<int64_t>() + (spec.at("logits") == "dot");  // a bias is a column's last entry
     for (const Json& parameter : manifest.at("parameters"))
-      if (parameter.at("trainable").get<bool>()) trainable.push_back({parameter.at("name"), parameter.at("shape").get<Dimensions>()});
+      if (parameter.at("trainable").get<bool>())
+        trainable.push_back({parameter.at("name"), parameter.at("shape").get<Dimensions>()});
     for (const auto& [name, entry] : manifest.at("files").items()) files_[name] = {entry.at("size"), entry.at("sha256")};
   } catch (const Json::exception& error) {
     throw BadFile(path + " is damaged (" + error.what() + "); export it again");
@@ -45,7 +46,8 @@ std::string Artifact::path(const std::string& name) const {
   const MappedFile file(path);
   const int64_t size = static_cast<int64_t>(file.bytes().size);
   if (size != entry->second.size)
-    throw BadFile(path + " has " + std::to_string(size) + " bytes; manifest.json says " + std::to_string(entry->second.size) + kAgain);
+    throw BadFile(path + " has " + std::to_string(size) + " bytes; manifest.json says " + std::to_string(entry->second.size) +
+                  kAgain);
   const std::string digest = sha256(file.bytes());
   if (digest != entry->second.sha256)
     throw BadFile(path + " was changed: its SHA-256 is " + digest + "; manifest.json says " + entry->second.sha256 + kAgain);

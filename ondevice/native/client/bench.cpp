@@ -20,10 +20,16 @@ void fill(MicroBatch& out, const BenchJob& job, int64_t first, int64_t pixels) {
   std::fill(out.images.begin(), out.images.end(), 0.0f);
   std::fill(out.example_weight.begin(), out.example_weight.end(), 0.0f);
   for (int64_t i = 0; i < job.micro_batch && first + i < job.batch; i++) {
-    for (int64_t j = 0; j < pixels; j++) out.images[i * pixels + j] = 2 * made_up(static_cast<uint32_t>((first + i) * pixels + j)) - 1;
+    for (int64_t j = 0; j < pixels; j++)
+      out.images[i * pixels + j] = 2 * made_up(static_cast<uint32_t>((first + i) * pixels + j)) - 1;
     out.labels[i] = (first + i) % job.width;
     out.example_weight[i] = static_cast<float>(1 / static_cast<double>(job.batch));
   }
+}
+
+void expect_at_most(const std::string& option, int64_t value, int64_t most) {
+  if (value > most)
+    throw UsageError(option + " is " + std::to_string(value) + "; the artifact takes at most " + std::to_string(most));
 }
 
 void say(const Json& line) {
@@ -34,9 +40,8 @@ void say(const Json& line) {
 }  // namespace
 
 void bench(const Artifact& artifact, const BenchJob& job) {
-  if (job.width > artifact.max_width) throw UsageError("--width is " + std::to_string(job.width) + "; the artifact takes at most " + std::to_string(artifact.max_width));
-  if (job.micro_batch > artifact.micro_batch)
-    throw UsageError("--micro-batch is " + std::to_string(job.micro_batch) + "; the artifact takes at most " + std::to_string(artifact.micro_batch));
+  expect_at_most("--width", job.width, artifact.max_width);
+  expect_at_most("--micro-batch", job.micro_batch, artifact.micro_batch);
   double started = wall_ms();
   const auto opened = open_step(artifact, job.runtime, job.threads);
   TrainingStep& step = *opened;

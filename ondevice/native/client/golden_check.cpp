@@ -36,7 +36,8 @@ class GoldenFile {
   const TensorFile file_;
 };
 
-void compare(Comparison& so_far, const std::string& name, const float* found, const std::vector<float>& expected, double eager_distance) {
+void compare(
+    Comparison& so_far, const std::string& name, const float* found, const std::vector<float>& expected, double eager_distance) {
   double norm = 0, distance = 0;
   for (size_t i = 0; i < expected.size(); i++) {
     const double difference = static_cast<double>(found[i]) - expected[i];
@@ -48,8 +49,10 @@ void compare(Comparison& so_far, const std::string& name, const float* found, co
   const double relative = distance / std::max(norm, kAbsoluteTolerance / kRelativeTolerance);
   so_far.outputs++;
   so_far.missed += !(distance <= allowed);  // written so that a NaN misses it too
-  if (so_far.worst_tensor.empty() || !(relative <= so_far.worst_relative_error)) so_far.worst_tensor = name, so_far.worst_relative_error = relative;
   if (!(distance / allowed <= so_far.worst_excess)) so_far.worst_excess = distance / allowed;
+  if (!so_far.worst_tensor.empty() && relative <= so_far.worst_relative_error) return;
+  so_far.worst_tensor = name;
+  so_far.worst_relative_error = relative;
 }
 
 }  // namespace
@@ -63,8 +66,8 @@ Comparison check_golden(const Artifact& artifact, TrainingStep& step) {
   weights.back() = golden.floats("columns", width * artifact.column_dim);
   const std::vector<int64_t> labels = golden.tensor("labels", Dtype::I64).integers();
   const int64_t examples = static_cast<int64_t>(labels.size());
-  if (examples > artifact.micro_batch || std::any_of(labels.begin(), labels.end(), [&](int64_t label) { return label < 0 || label >= width; }))
-    golden.fail("labels");
+  const auto out_of_range = [&](int64_t label) { return label < 0 || label >= width; };
+  if (examples > artifact.micro_batch || std::any_of(labels.begin(), labels.end(), out_of_range)) golden.fail("labels");
   MicroBatch batch = step.empty_batch();
   const auto fill = [](const auto& from, auto& to) { std::copy(from.begin(), from.end(), to.begin()); };
   fill(golden.floats("images", examples * element_count(artifact.image_shape)), batch.images);
@@ -77,7 +80,8 @@ Comparison check_golden(const Artifact& artifact, TrainingStep& step) {
   Comparison result;
   for (size_t i = 0; i < gradients.size(); i++) {
     const std::string name = i < artifact.trainable.size() ? artifact.trainable[i].name : "columns";
-    compare(result, name, gradients[i].data(), golden.floats("gradient/" + name, static_cast<int64_t>(weights[i].size())), eager_distance[i]);
+    const std::vector<float> expected = golden.floats("gradient/" + name, static_cast<int64_t>(weights[i].size()));
+    compare(result, name, gradients[i].data(), expected, eager_distance[i]);
   }
   compare(result, "loss", &loss, golden.floats("loss", 1), eager_distance.back());
   return result;

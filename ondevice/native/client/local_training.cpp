@@ -14,7 +14,8 @@ void normalize_image(const uint8_t* pixels, int64_t count, float* out) {
 }
 
 // Examples `batch[first]` and on, as many as a step takes, each weighing 1/B.
-void fill(MicroBatch& out, const ExampleSet& examples, const ClassSample& sample, const std::vector<int64_t>& batch, size_t first) {
+void fill(
+    MicroBatch& out, const ExampleSet& examples, const ClassSample& sample, const std::vector<int64_t>& batch, size_t first) {
   const int64_t pixels = element_count(examples.image_shape());
   const float weight = static_cast<float>(1 / static_cast<double>(batch.size()));
   for (size_t i = 0; i < out.labels.size(); i++) {
@@ -75,10 +76,12 @@ double train_locally(
   const int64_t count = static_cast<int64_t>(examples.labels().size());
   double total_loss = 0;
   for (int64_t epoch = 0; epoch < training.epochs; epoch++) {
-    PortableRandom random(private_seed, static_cast<uint64_t>(plan.envelope.round_index), kFirstEpoch + static_cast<uint64_t>(epoch));
+    const uint64_t purpose = kFirstEpoch + static_cast<uint64_t>(epoch);
+    PortableRandom random(private_seed, static_cast<uint64_t>(plan.envelope.round_index), purpose);
     const std::vector<int64_t> order = random.permutation(count);
-    for (int64_t start = 0; start < count; start += std::min(training.batch_size, count - start)) {
-      const std::vector<int64_t> batch(order.begin() + start, order.begin() + start + std::min(training.batch_size, count - start));
+    for (int64_t start = 0, size; start < count; start += size) {
+      size = std::min(training.batch_size, count - start);
+      const std::vector<int64_t> batch(order.begin() + start, order.begin() + start + size);
       for (size_t first = 0; first < batch.size(); first += micro_batch.labels.size()) {
         fill(micro_batch, examples, sample, batch, first);
         const float loss = step.run(weights, sample.adjust, micro_batch, optimizer.next_gradients());

@@ -32,8 +32,8 @@ void say(const Json& line) { std::puts(line.dump().c_str()); }
 
 // Algorithm 1, lines 5-6: draw N_k, ask for the columns of S_k = P_k + N_k.
 void request(Arguments& arguments) {
-  const std::string data = arguments.text("--data"), seed = arguments.text("--seed-file"), plan_path = arguments.text("--plan"),
-                    out = arguments.text("--out");
+  const std::string data = arguments.text("--data"), seed = arguments.text("--seed-file");
+  const std::string plan_path = arguments.text("--plan"), out = arguments.text("--out");
   arguments.expect_no_more();
   const RoundPlan plan = read_plan(plan_path);
   write_request(out, plan.envelope, sample_classes(ExampleSet(data).labels(), plan, read_seed(seed)).class_ids);
@@ -41,8 +41,9 @@ void request(Arguments& arguments) {
 
 // Lines 7-11: train the slice locally, answer with the difference.  S_k is drawn again, not remembered.
 void train(Arguments& arguments) {
-  const std::string data = arguments.text("--data"), seed_path = arguments.text("--seed-file"), plan_path = arguments.text("--plan"),
-                    slice_path = arguments.text("--slice"), directory = arguments.text("--artifact"), out = arguments.text("--out");
+  const std::string data = arguments.text("--data"), seed_path = arguments.text("--seed-file");
+  const std::string plan_path = arguments.text("--plan"), slice_path = arguments.text("--slice");
+  const std::string directory = arguments.text("--artifact"), out = arguments.text("--out");
   const std::string runtime = arguments.text("--runtime", kRuntime);
   const int threads = static_cast<int>(arguments.number("--threads", 1, 1));
   arguments.expect_no_more();
@@ -71,7 +72,8 @@ void train(Arguments& arguments) {
     const auto step = open_step(artifact, runtime, threads);
     mean_loss = train_locally(*step, artifact, examples, sample, plan, seed, weights);
   }
-  if (!std::isfinite(mean_loss)) throw CheckFailed("local training diverged: the mean loss is not finite; use a lower learning rate");
+  if (!std::isfinite(mean_loss))
+    throw CheckFailed("local training diverged: the mean loss is not finite; use a lower learning rate");
   for (size_t i = 0; i < weights.size(); i++) slice[i].subtract_from(weights[i].data());
   const int64_t count = static_cast<int64_t>(examples.labels().size());
   write_update(

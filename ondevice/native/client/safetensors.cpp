@@ -124,7 +124,8 @@ TensorFile read_tensors(Bytes file) {
       throw BadFile("__metadata__ is not a map of strings");
     for (const auto& [key, text] : value.items()) result.metadata[key] = text.get<std::string>();
   }
-  if (entries.size() > kMaxTensors) throw BadFile(std::to_string(entries.size()) + " tensors; at most " + std::to_string(kMaxTensors));
+  if (entries.size() > kMaxTensors)
+    throw BadFile(std::to_string(entries.size()) + " tensors; at most " + std::to_string(kMaxTensors) + " are allowed");
   const auto offsets = [](const Entry& entry) { return std::pair(entry.start, entry.end); };
   std::stable_sort(entries.begin(), entries.end(), [&](const Entry& a, const Entry& b) { return offsets(a) < offsets(b); });
   const Bytes body{file.data + 8 + header_size, file.size - 8 - header_size};
@@ -144,8 +145,7 @@ TensorFile read_tensors(Bytes file) {
   return result;
 }
 
-void write_tensors(
-    const std::string& path, const std::vector<OutTensor>& tensors, const std::vector<std::pair<std::string, std::string>>& metadata) {
+void write_tensors(const std::string& path, const std::vector<OutTensor>& tensors, const Metadata& metadata) {
   Json header;
   for (const auto& [key, text] : metadata) header["__metadata__"][key] = text;
   int64_t offset = 0;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "files.h"
@@ -24,9 +25,9 @@ struct TensorView {
   Bytes bytes;
 
   std::string describe() const;
-  std::vector<int64_t> integers() const;   // of an I64
-  void floats(float* out) const;           // of an F32, F16 or BF16
-  void subtract_from(float* values) const; // values -= floats
+  std::vector<int64_t> integers() const;    // of an I64
+  void floats(float* out) const;            // of an F32, F16 or BF16
+  void subtract_from(float* values) const;  // values -= floats
 };
 
 struct TensorFile {
@@ -45,7 +46,7 @@ struct OutTensor {
 };
 
 // The same bytes as Python writes for the same tensors and metadata, both in the given order.
-void write_tensors(
-    const std::string& path, const std::vector<OutTensor>&, const std::vector<std::pair<std::string, std::string>>& metadata);
+using Metadata = std::vector<std::pair<std::string, std::string>>;
+void write_tensors(const std::string& path, const std::vector<OutTensor>&, const Metadata&);
 
 }  // namespace fedss

@@ -53,12 +53,14 @@ class StockStep final : public TrainingStep {
   int64_t planned_bytes() override {
     const auto meta = module_.method_meta("forward");
     int64_t total = 0;
-    for (size_t i = 0; meta.ok() && i < meta->num_memory_planned_buffers(); i++) total += meta->memory_planned_buffer_size(i).get();
+    for (size_t i = 0; meta.ok() && i < meta->num_memory_planned_buffers(); i++)
+      total += meta->memory_planned_buffer_size(i).get();
     return total;
   }
 
  protected:
-  float run_checked(const Arrays& weights, const std::vector<float>& adjust, const MicroBatch& batch, Arrays& gradients) override {
+  float run_checked(
+      const Arrays& weights, const std::vector<float>& adjust, const MicroBatch& batch, Arrays& gradients) override {
     std::fill(std::copy(adjust.begin(), adjust.end(), adjust_.begin()), adjust_.end(), kExcluded);
     std::fill_n(parameters_.back(), artifact_.max_width * artifact_.column_dim, 0.0f);
     for (size_t i = 0; i < weights.size(); i++) std::copy(weights[i].begin(), weights[i].end(), parameters_[i]);
@@ -75,8 +77,9 @@ class StockStep final : public TrainingStep {
     const int64_t size = artifact_.micro_batch;
     const Dimensions& image = artifact_.image_shape;
     return execute(
-        "forward", {tensor(adjust_.data(), {artifact_.max_width}), tensor(batch.images.data(), {size, image[0], image[1], image[2]}),
-                    tensor(batch.labels.data(), {size}, ScalarType::Long), tensor(batch.example_weight.data(), {size})});
+        "forward",
+        {tensor(adjust_.data(), {artifact_.max_width}), tensor(batch.images.data(), {size, image[0], image[1], image[2]}),
+         tensor(batch.labels.data(), {size}, ScalarType::Long), tensor(batch.example_weight.data(), {size})});
   }
 
   std::vector<EValue> execute(const char* method, const std::vector<TensorPtr>& inputs) {

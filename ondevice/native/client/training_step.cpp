@@ -21,7 +21,7 @@ class FunctionalStep final : public TrainingStep {
   explicit FunctionalStep(const Artifact& artifact) : TrainingStep(artifact) {
     for (const Parameter& parameter : artifact.trainable)
       if (parameter.shape.size() > 4)
-        throw BadFile(parameter.name + " has the shape " + describe(parameter.shape) + "; the runtime takes at most 4 dimensions");
+        throw BadFile(parameter.name + " is " + describe(parameter.shape) + "; the runtime takes at most 4 dimensions");
     const std::string path = artifact.path("step.pte");
     program_.reset(fedss_open(path.c_str(), /*profiled=*/false));
     if (!program_) throw BadFile(path + ": " + fedss_last_error() + "; export it again, with this version of ExecuTorch");
@@ -30,7 +30,8 @@ class FunctionalStep final : public TrainingStep {
   int64_t planned_bytes() override { return fedss_planned_memory(program_.get()); }
 
  protected:
-  float run_checked(const Arrays& weights, const std::vector<float>& adjust, const MicroBatch& batch, Arrays& gradients) override {
+  float run_checked(
+      const Arrays& weights, const std::vector<float>& adjust, const MicroBatch& batch, Arrays& gradients) override {
     float loss = 0;
     std::vector<fedss_tensor> inputs, outputs{tensor(&loss, {})};
     for (size_t i = 0; i < artifact_.trainable.size(); i++) {
@@ -60,7 +61,8 @@ class FunctionalStep final : public TrainingStep {
 }  // namespace
 
 std::unique_ptr<TrainingStep> open_step(const Artifact& artifact, const std::string& runtime, int threads) {
-  if (!fedss_set_threads(threads)) throw Failure(1, "ExecuTorch could not make a pool of " + std::to_string(threads) + " threads");
+  if (!fedss_set_threads(threads))
+    throw Failure(1, "ExecuTorch could not make a pool of " + std::to_string(threads) + " threads");
   if (runtime == "executorch") return std::make_unique<FunctionalStep>(artifact);
   if (runtime == "executorch-stock") return open_stock_step(artifact);
   throw UsageError("--runtime is '" + runtime + "'; this client has executorch and executorch-stock");

@@ -14,7 +14,7 @@ constexpr const char* kVersion = "1";
 constexpr size_t kMaxMessageBytes = 1 << 30;
 constexpr float kLargestHalf = 65504;
 
-std::vector<std::pair<std::string, std::string>> metadata(const char* kind, Envelope envelope) {
+Metadata metadata(const char* kind, Envelope envelope) {
   return {{"kind", kind},
           {"version", kVersion},
           {"round", std::to_string(envelope.round_index)},
@@ -27,7 +27,8 @@ void check_metadata(const std::map<std::string, std::string>& given, const char*
   if (keys != "client, kind, round, version")
     throw BadFile("metadata has " + (keys.empty() ? "nothing" : keys) + "; expected client, kind, round and version");
   for (const auto& [key, expected] : metadata(kind, envelope))
-    if (given.at(key) != expected) throw BadFile("the message has " + key + " '" + given.at(key) + "'; expected '" + expected + "'");
+    if (given.at(key) != expected)
+      throw BadFile("the message has " + key + " '" + given.at(key) + "'; expected '" + expected + "'");
 }
 
 void check_names(const std::map<std::string, TensorView>& tensors, const Expected& expected) {
@@ -86,7 +87,8 @@ void write_request(const std::string& path, Envelope envelope, const std::vector
 
 SliceViews read_slice(Bytes message, Envelope envelope, const std::vector<int64_t>& class_ids, const Expected& expected) {
   if (message.size > kMaxMessageBytes)
-    throw BadFile("the message has " + std::to_string(message.size) + " bytes; at most " + std::to_string(kMaxMessageBytes) + " are allowed");
+    throw BadFile("the message has " + std::to_string(message.size) + " bytes; at most " + std::to_string(kMaxMessageBytes) +
+                  " are allowed");
   const TensorFile file = read_tensors(message);
   check_metadata(file.metadata, "slice", envelope);
   check_names(file.tensors, expected);

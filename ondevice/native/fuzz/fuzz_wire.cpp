@@ -21,9 +21,10 @@ using Message = std::vector<uint8_t>;
 
 // What a header is made of, and numbers at the edges of their types.
 constexpr const char* kWords[] = {
-    "0", "1", "-1", "-0", "1.5", "1e400", "NaN", "null", "true", "[]", "{}", "[[[[[[[[", "\"\"", "\"U8\"", "\"BF16\"", "\"I64\"", ",", "}", "]",
-    "9223372036854775807", "9223372036854775808", "18446744073709551615", "18446744073709551616", "4611686018427387904", "\"__metadata__\":",
-    "\"columns\":", "\"class_ids\":", "\"shape\":[4294967296,4294967296]", "\"data_offsets\":[8,0]", "\\ud800", "\\u0000", "\xff", "\xEF\xBB\xBF"};
+    "0", "1", "-1", "-0", "1.5", "1e400", "NaN", "null", "true", "[]", "{}", "[[[[[[[[", "\"\"", "\"U8\"", "\"BF16\"", "\"I64\"",
+    ",", "}", "]", "9223372036854775807", "9223372036854775808", "18446744073709551615", "18446744073709551616",
+    "4611686018427387904", "\"__metadata__\":", "\"columns\":", "\"class_ids\":", "\"shape\":[4294967296,4294967296]",
+    "\"data_offsets\":[8,0]", "\\ud800", "\\u0000", "\xff", "\xEF\xBB\xBF"};
 
 size_t header_end(const Message& message) {
   uint64_t size = 0;
@@ -43,7 +44,7 @@ void mutate(Message& message, PortableRandom& random) {
       if (position != message.end()) *position ^= static_cast<uint8_t>(1u << random.below(8));
       break;
     case 2:
-      message.erase(position, position + static_cast<ptrdiff_t>(random.below(std::min<size_t>(message.end() - position, 64) + 1)));
+      message.erase(position, position + std::min<ptrdiff_t>(message.end() - position, static_cast<ptrdiff_t>(random.below(64))));
       break;
     case 3: {
       const char* word = kWords[random.below(std::size(kWords))];
@@ -60,8 +61,9 @@ void mutate(Message& message, PortableRandom& random) {
       message.resize(random.below(message.size() + 1));
       break;
     default: {  // the header's length, right for once: deeper code is reached
-      const uint64_t size = random.below(3) ? header_end(message) - std::min<size_t>(8, header_end(message)) : random.next() >> random.below(64);
-      if (message.size() >= 8) std::memcpy(message.data(), &size, 8);
+      if (message.size() < 8) break;
+      const uint64_t size = random.below(3) ? header_end(message) - 8 : random.next() >> random.below(64);
+      std::memcpy(message.data(), &size, 8);
     }
   }
 }

@@ -3,8 +3,8 @@
 //   probe judge EXPECTED            messages on stdin, each after its length (uint32); a line each: `ok`, or `bad` and why
 //   probe answer EXPECTED SLICE PRECISION REQUEST UPDATE
 //                                   reads the slice; writes the request for it, and an update whose differences are its weights
-//   probe sample                    lines `seed round num_classes num_negatives method label...` on stdin; prints S_k, `|`, the bits
-//                                   of the adjustments, `|`, and the order of the examples in the first epoch
+//   probe sample                    lines `seed round num_classes num_negatives method label...` on stdin; prints S_k, `|`, the
+//                                   bits of the adjustments, `|`, and the order of the examples in the first epoch
 #include <bit>
 #include <cstdio>
 #include <iostream>
@@ -36,7 +36,9 @@ void judge(const Case& given) {
   }
 }
 
-void answer(const Case& given, const std::string& slice, const std::string& precision, const std::string& request, const std::string& update) {
+void answer(
+    const Case& given, const std::string& slice, const std::string& precision, const std::string& request,
+    const std::string& update) {
   const MappedFile file(slice);
   Update result{{}, 11, 0.5f};
   for (const TensorView& tensor : read_slice(file.bytes(), given.envelope, given.class_ids, given.expected)) {
@@ -64,7 +66,8 @@ void sample() {
     for (const float adjust : drawn.adjust) std::printf(" %u", std::bit_cast<uint32_t>(adjust));
     std::printf(" |");
     PortableRandom random(seed, static_cast<uint64_t>(plan.envelope.round_index), kFirstEpoch);
-    for (const int64_t example : random.permutation(static_cast<int64_t>(labels.size()))) std::printf(" %ld", static_cast<long>(example));
+    for (const int64_t example : random.permutation(static_cast<int64_t>(labels.size())))
+      std::printf(" %ld", static_cast<long>(example));
     std::printf("\n");
   }
 }
