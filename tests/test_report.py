@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -18,47 +17,70 @@ from android_harness.measurement_records import MeasurementsUnreadable, by_devic
 from fedss.bench_sections import bench_section
 from fedss.command_line import main
 from server_sim.experiment import Experiment, load_experiment
-from server_sim.reproduction import reproduction_command
+from server_sim.reproduction import reproduction_command, table_command
 from server_sim.run_records import RunUnreadable, group_by_settings, read_run
+from server_sim.tables import table_runs
 
-Run = Callable[..., Path]
+SETTINGS = {
+    "model.embedding_dim": 32,
+    "client.num_negatives": 10,
+    "client.learning_rate": 0.05,
+    "evaluation.every": 1,
+}
 
 
-@pytest.fixture
-def make_run(tmp_path: Path) -> Run:
-    """Writes runs as `fedss simulate` does, of any settings, with scores that the test chooses."""
+def make_run(
+    path: Path, *, scores: tuple[float, ...] = (0.1, 0.4), complete: bool = True, **settings: Any
+) -> Path:
+    """Writes a run as `fedss simulate` does; `client__method` is the field client.method."""
+    changes = {field.replace("__", "."): value for field, value in settings.items()}
+    experiment = load_experiment("glyphs-tiny").overridden(
+        SETTINGS | {"server.rounds": len(scores)} | changes
+    )
+    path.mkdir(parents=True)
+    (path / "experiment.json").write_text(experiment.model_dump_json())
+    (path / "versions.json").write_text('{"torch": "2.13.0+cpu"}')
+    lines = [
+        {
+            "round": number,
+            "mean_loss": 2.0 - score,
+            "num_updates": 4,
+            "mean_width": 20.0,
+            "bytes_down": 4_000_000,
+            "bytes_up": 4_400_000,
+            "dropped": {"7": "timed out <b>& gone</b>"} if number == 1 else {},
+            "abandoned": ["only 0 of 4 clients answered"] if number == 1 else [],
+            "seconds": 0.5,
+            "top1": score,
+        }
+        for number, score in enumerate(scores)
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if complete:
+        (path / "summary.json").write_text('{"num_classes": 60}')
+    return path
 
-    def make(
-        name: str, *, scores: tuple[float, ...] = (0.1, 0.4), complete: bool = True, **settings: Any
-    ) -> Path:
-        changes = {field.replace("__", "."): value for field, value in settings.items()}
-        changes |= {"server.rounds": len(scores), "evaluation.every": 1}
-        experiment = load_experiment("glyphs-tiny").overridden(changes)
-        path = tmp_path / name
-        path.mkdir(parents=True)
-        (path / "experiment.json").write_text(experiment.model_dump_json())
-        (path / "versions.json").write_text('{"torch": "2.13.0+cpu"}')
-        lines = [
-            {
-                "round": number,
-                "mean_loss": 2.0 - score,
-                "num_updates": 4,
-                "mean_width": 20.0,
-                "bytes_down": 4_000_000,
-                "bytes_up": 4_400_000,
-                "dropped": {"7": "timed out <b>& gone</b>"} if number == 1 else {},
-                "abandoned": ["only 0 of 4 clients answered"] if number == 1 else [],
-                "seconds": 0.5,
-                "top1": score,
-            }
-            for number, score in enumerate(scores)
-        ]
-        (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        if complete:
-            (path / "summary.json").write_text('{"num_classes": 60}')
-        return path
 
-    return make
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a run that is complete, and of one with another learning rate that was killed while it wrote its third round."""
+    folder = tmp_path_factory.mktemp("page")
+    title = "A <i>title</i>"
+    complete = make_run(folder / "complete", scores=(0.1, 0.2, 0.4), title=title)
+    stopped = make_run(
+        folder / "stopped",
+        scores=(0.1, 0.2, 0.3),
+        complete=False,
+        title=title,
+        client__learning_rate=0.2,
+        seed=3,
+    )
+    lines = (stopped / "metrics.jsonl").read_text()
+    (stopped / "metrics.jsonl").write_text(lines[:-9])
+    out = folder / "new" / "page.html"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        assert report(monkeypatch, complete, stopped, "--out", out) == 0
+    return out
 
 
 def bench_row(**changes: Any) -> dict[str, Any]:
@@ -88,32 +110,18 @@ def words_of(page: str) -> str:
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", without_style)).split())
 
 
-def test_the_page_is_complete_in_itself_and_its_pictures_lie_beside_it(
-    monkeypatch: pytest.MonkeyPatch, make_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "new" / "page.html"
-    assert report(monkeypatch, make_run("run"), "--out", out, "--json") == 0
-    answer = json.loads(capsys.readouterr().out)
-    page = out.read_text()
-    assert not re.search(r"<script|<link|@import|<img|url\((?!#)|(?:src|href)=\"(?!#)", page)
-    assert page.count("<svg") == 3
-    assert answer["runs"] == 1
-    assert {Path(picture).name for picture in answer["pictures"]} == {
-        "page-learning.png",
-        "page-communication.png",
-        "page-bytes.png",
-    }
-    assert all(Path(picture).read_bytes().startswith(b"\x89PNG") for picture in answer["pictures"])
-    assert len(list(out.parent.iterdir())) == 4, "nothing temporary is left"
+def test_the_page_is_complete_in_itself_and_its_pictures_lie_beside_it(page: Path) -> None:
+    html = page.read_text()
+    assert not re.search(r"<script|<link|@import|<img|url\((?!#)|(?:src|href)=\"(?!#)", html)
+    assert html.count("<svg") == 3
+    names = {path.name for path in page.parent.iterdir()}
+    assert names == {"page.html", "page-learning.png", "page-communication.png", "page-bytes.png"}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in page.parent.glob("*.png"))
 
 
-def test_what_the_run_says_is_on_the_page_and_cannot_become_markup(
-    monkeypatch: pytest.MonkeyPatch, make_run: Run, tmp_path: Path
-) -> None:
-    out = tmp_path / "page.html"
-    assert report(monkeypatch, make_run("run", title="A <i>title</i>"), "--out", out) == 0
-    page = out.read_text()
-    words = words_of(page)
+def test_what_the_run_says_is_on_the_page_and_cannot_become_markup(page: Path) -> None:
+    html = page.read_text()
+    words = words_of(html)
     for expected in (
         "40.0%",
         "33.3%",
@@ -125,16 +133,31 @@ def test_what_the_run_says_is_on_the_page_and_cannot_become_markup(
     ):
         assert expected in words
     assert "only 0 of 4 clients answered" in words
-    assert "<b>& gone" not in page
+    assert "<b>& gone" not in html
     # 40 columns of 32 numbers of 4 bytes come on top of 1 MB down and 1.1 MB up with 20 columns, in both directions
     assert "2.10 MB per client and round" in words
     assert "2.11 MB with all columns" in words
 
 
-def test_seeds_become_one_line_and_other_settings_another(make_run: Run) -> None:
-    runs = [make_run(f"seed-{seed}", seed=seed) for seed in (1, 0)]
-    runs.append(make_run("fast", client__learning_rate=0.2))
-    runs.append(make_run("positives", client__method="positives_only"))
+def test_a_stopped_run_is_shown_as_far_as_it_went(page: Path) -> None:
+    words = words_of(page.read_text())
+    assert "stopped was stopped after 2 of 3 rounds" in words
+    assert "FedSS 10, learning_rate 0.2 3 2 20.0" in words, (
+        "label, seed, rounds and score of what was finished"
+    )
+
+
+def test_differences_between_runs_are_marked(page: Path) -> None:
+    marked = re.findall(
+        r'<tr class="differs"><td>([^<]*)</td><td>([^<]*)</td><td>([^<]*)</td>', page.read_text()
+    )
+    assert marked == [("client.learning_rate", "0.05", "0.2")]
+
+
+def test_seeds_become_one_line_and_other_settings_another(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / f"seed-{seed}", seed=seed) for seed in (1, 0)]
+    runs.append(make_run(tmp_path / "fast", client__learning_rate=0.2))
+    runs.append(make_run(tmp_path / "positives", client__method="positives_only"))
     groups = group_by_settings([read_run(path) for path in runs])
     assert [group.label for group in groups] == [
         "FedSS 10, learning_rate 0.05",
@@ -144,16 +167,16 @@ def test_seeds_become_one_line_and_other_settings_another(make_run: Run) -> None
     assert [run.experiment.seed for run in groups[0].runs] == [0, 1]
 
 
-def test_differences_between_runs_are_marked(
-    monkeypatch: pytest.MonkeyPatch, make_run: Run, tmp_path: Path
-) -> None:
-    out = tmp_path / "page.html"
-    runs = (make_run("a"), make_run("b", client__learning_rate=0.2, seed=3))
-    assert report(monkeypatch, *runs, "--out", out) == 0
-    marked = re.findall(
-        r'<tr class="differs"><td>([^<]*)</td><td>([^<]*)</td><td>([^<]*)</td>', out.read_text()
-    )
-    assert marked == [("client.learning_rate", "0.05", "0.2")]
+def test_the_full_softmax_carries_the_missing_columns_both_ways(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "run"))  # 20 of 60 columns of 32 floats; 1 MB down, 1.1 MB up
+    assert run.full_softmax_bytes == 2_100_000 + 2 * 40 * 32 * 4
+    assert read_run(make_run(tmp_path / "stopped", complete=False)).full_softmax_bytes is None
+
+
+def test_a_table_of_the_package_is_made_again_by_its_name() -> None:
+    planned = [run.experiment for run in table_runs(load_experiment("glyphs-table1"))]
+    assert table_command(planned[:3]) == "fedss simulate glyphs-table1"
+    assert table_command([planned[0].overridden({"client.epochs": 7})]) is None
 
 
 @pytest.mark.parametrize(
@@ -193,10 +216,10 @@ def _experiment_of(command: str, folder: Path) -> Experiment:
 
 
 def test_a_table_is_shown_with_its_means_and_its_figure(
-    monkeypatch: pytest.MonkeyPatch, make_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_run("table/fedss-10/seed-0")
-    make_run("table/fedss-10/seed-1", seed=1)
+    make_run(tmp_path / "table/fedss-10/seed-0")
+    make_run(tmp_path / "table/fedss-10/seed-1", seed=1)
     (tmp_path / "table" / "posonly" / "seed-0").mkdir(parents=True)
     shutil.copy(
         tmp_path / "table/fedss-10/seed-0/experiment.json", tmp_path / "table/posonly/seed-0/experiment.json"
@@ -221,16 +244,6 @@ def test_a_table_is_shown_with_its_means_and_its_figure(
     assert (tmp_path / "page-table-1.png").exists()
 
 
-def test_a_stopped_run_is_shown_as_far_as_it_went(
-    monkeypatch: pytest.MonkeyPatch, make_run: Run, tmp_path: Path
-) -> None:
-    path = make_run("run", scores=(0.1, 0.2, 0.3), complete=False)
-    lines = (path / "metrics.jsonl").read_text()
-    (path / "metrics.jsonl").write_text(lines[:-9])  # killed while it wrote the third round
-    assert report(monkeypatch, path, "--out", tmp_path / "page.html") == 0
-    assert "was stopped after 2 of 3 rounds" in words_of((tmp_path / "page.html").read_text())
-
-
 def test_emulated_and_physical_rows_never_share_a_figure_and_emulated_time_is_not_shown(
     tmp_path: Path,
 ) -> None:
@@ -253,7 +266,6 @@ def test_emulated_and_physical_rows_never_share_a_figure_and_emulated_time_is_no
     assert "98,765" not in shown
     assert "87,654" not in shown
     assert "CPU" not in shown
-    assert "41.5" in words_of("".join(bench_section(physical, 1).html))
 
 
 def test_of_rows_that_measured_the_same_the_newest_counts(tmp_path: Path) -> None:
@@ -270,19 +282,21 @@ def test_every_size_that_was_varied_has_its_figure_with_eager_beside(tmp_path: P
         for width in (7, 170)
     ]
     (measured,) = by_device(read_measurements(write_rows(tmp_path / "results.jsonl", *rows)))
-    charts = bench_section(measured, 1).charts
+    section = bench_section(measured, 1)
+    charts = section.charts
     assert [chart.name for chart in charts] == ["bench-1-width", "bench-1-batch", "bench-1-classes"]
     assert all(">eager<" in chart.svg and ">executorch<" in chart.svg for chart in charts[:2])
+    assert "wall ms p50" in words_of("".join(section.html))
 
 
 def test_bad_input_is_one_clear_error(
-    monkeypatch: pytest.MonkeyPatch, make_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    fresh = make_run("fresh")
+    fresh = make_run(tmp_path / "fresh")
     (fresh / "metrics.jsonl").unlink()
-    damaged = make_run("damaged")
+    damaged = make_run(tmp_path / "damaged")
     lines = (damaged / "metrics.jsonl").read_text().splitlines()
     (damaged / "metrics.jsonl").write_text(f"{lines[0][:-5]}\n{lines[1]}\n")
     mistakes = [
@@ -311,8 +325,8 @@ def test_bad_input_is_one_clear_error(
         ("metrics.jsonl", "\xff\n"),
     ],
 )
-def test_damaged_files_of_a_run_are_refused_by_name(make_run: Run, file: str, content: str) -> None:
-    path = make_run("run")
+def test_damaged_files_of_a_run_are_refused_by_name(tmp_path: Path, file: str, content: str) -> None:
+    path = make_run(tmp_path / "run")
     (path / file).write_text(content, encoding="latin-1")
     with pytest.raises(RunUnreadable, match=file.replace(".", r"\.")):
         read_run(path)
