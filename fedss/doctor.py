@@ -45,7 +45,7 @@ PIP_PACKAGES = {
     },
     EXPORT: {
         "executorch": "==1.5.1",
-        "onnx": ">=1.23",
+        "onnx": "==1.23.2",
         "onnxruntime-training-cpu": "==1.19.2",
     },
 }
