@@ -19,7 +19,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -77,7 +77,7 @@ class DeviceLink:
 
     def exchange(
         self, plan: RoundPlan, client_ids: Sequence[int], answer: Answer
-    ) -> Iterator[tuple[int, bytes | Dropped]]:
+    ) -> Generator[tuple[int, bytes | Dropped], None, None]:
         """Every client's update message, or why there is none, in the order of `client_ids`."""
         waiting = deque(_Turn(place, client_id) for place, client_id in enumerate(client_ids))
         finished: dict[int, bytes | Dropped] = {}
