@@ -46,6 +46,13 @@ class DeviceChoice:
 
     def check(self, clients_per_round: int, runtime: str) -> None:
         """`UsageError` for what cannot be, before anything is made or booted."""
+        for name in self.names:
+            kind, _, detail = name.partition(":")
+            if name not in ("host", "qemu", "emulator") and not (kind in ("emulator", "adb") and detail):
+                raise UsageError(
+                    f"--device is {name!r}; expected host, qemu, emulator, emulator:NAME or adb:SERIAL, "
+                    f"as `fedss devices` lists them"
+                )
         if runtime not in BUNDLE_RUNTIMES:
             raise UsageError(
                 f"--runtime is {runtime!r}; devices have a client for {' and '.join(BUNDLE_RUNTIMES)}"
@@ -76,7 +83,7 @@ def open_device_link(
     with ExitStack() as stack:
         devices = []
         for name in choice.names:
-            devices.append(TrainingDevice(name, _opener(name, cache), kit))
+            devices.append(TrainingDevice(name, partial(_open, name, cache), kit))
             stack.callback(devices[-1].close)
         link = DeviceLink(devices, retries=choice.retries, patience=choice.patience, tell=_tell)
         stack.callback(_sum_up, link)
@@ -104,23 +111,11 @@ class _ServersLink:
             raise DevicesExhausted(str(error)) from error
 
 
-def _opener(name: str, cache: Path) -> Callable[[], Device]:
-    """Opens the device when it is needed, and again when it was lost; a name that means nothing is found out now."""
-    kind, _, detail = name.partition(":")
-    standing = kind in ("emulator", "adb") and detail
-    if name not in ("host", "qemu", "emulator") and not standing:
-        raise UsageError(
-            f"--device is {name!r}; expected host, qemu, emulator, emulator:NAME or adb:SERIAL, "
-            f"as `fedss devices` lists them"
-        )
-
-    def open_now() -> Device:
-        try:
-            return open_device(name, cache)
-        except MissingPackage as error:
-            raise DeviceError(FailureReason.FAILED, str(error)) from error
-
-    return open_now
+def _open(name: str, cache: Path) -> Device:
+    try:
+        return open_device(name, cache)
+    except MissingPackage as error:
+        raise DeviceError(FailureReason.FAILED, str(error)) from error
 
 
 def bundle_for(cache: Path, runtime: str, abi: str) -> Bundle:
