@@ -21,23 +21,26 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ondevice.vocabulary import ClientUpdate, Columns, FloatArray, IntArray, Parameters
+from ondevice.vocabulary import ClientUpdate, FloatArray, IntArray, Parameters
 
 Denominator = Literal["selected", "holders"]
 
 
 @dataclass(frozen=True)
 class AggregatedUpdate:
-    """ḡ, and the weighted mean of the clients' losses."""
+    """ḡ, and the weighted mean of the losses.  The columns are views of the aggregator, good until its next round."""
 
     extractor_delta: Parameters
-    columns_delta: Columns
+    class_ids: IntArray
+    """The columns that were touched, each once, in the order in which they first came."""
+    columns_delta: FloatArray
+    """[len(class_ids), d]"""
     num_examples: int
     mean_loss: float
 
 
 class Aggregator:
-    """Reusable: `mean` hands out the round's result and starts afresh."""
+    """Sums of one round at a time: `start`, `add` every update, `mean`."""
 
     def __init__(
         self,
@@ -46,22 +49,25 @@ class Aggregator:
         column_dim: int,
         denominator: Denominator,
     ) -> None:
-        self._extractor_shapes = extractor_shapes
+        self._extractor_sums = {name: np.zeros(shape, np.float32) for name, shape in extractor_shapes.items()}
         self._denominator = denominator
         # Row of the sums that belongs to a class, or -1.  Made once: a round resets only the entries it set.
         self._row_of_class: npt.NDArray[np.int32] = np.full(num_classes, -1, np.int32)
         self._column_sums: FloatArray = np.zeros((0, column_dim), np.float32)
-        self._start()
-
-    def _start(self) -> None:
-        self._extractor_sums = {
-            name: np.zeros(shape, np.float32) for name, shape in self._extractor_shapes.items()
-        }
-        self._touched: IntArray = np.zeros(len(self._column_sums), np.int64)
-        self._holder_examples: FloatArray = np.zeros(len(self._column_sums), np.float32)
+        self._holder_examples: FloatArray = np.zeros(0, np.float32)
+        self._touched: IntArray = np.zeros(0, np.int64)
         self._num_touched = 0
         self._num_examples = 0
         self._loss_sum = 0.0
+
+    def start(self) -> None:
+        """Forget the round before."""
+        self._row_of_class[self._touched[: self._num_touched]] = -1
+        self._num_touched = 0
+        self._num_examples = 0
+        self._loss_sum = 0.0
+        for total in self._extractor_sums.values():
+            total.fill(0)
 
     def add(self, update: ClientUpdate) -> None:
         """Take one client's update into the sums; it can be forgotten afterwards."""
@@ -73,55 +79,45 @@ class Aggregator:
         self._loss_sum += update.num_examples * update.mean_loss
 
     def mean(self) -> AggregatedUpdate:
-        """ḡ over everything added since the last call."""
+        """ḡ over everything added since `start`."""
         if not self._num_examples:
             raise ValueError("no update was added, so there is nothing to average")
-        class_ids = np.sort(self._touched[: self._num_touched])
-        rows = self._row_of_class[class_ids]
-        sums = self._column_sums.take(rows, axis=0)
+        columns = self._column_sums[: self._num_touched]
         if self._denominator == "holders":
-            sums /= self._holder_examples[rows, None]
+            columns /= self._holder_examples[: self._num_touched, None]
         else:
-            sums /= np.float32(self._num_examples)
-        result = AggregatedUpdate(
+            columns *= np.float32(1 / self._num_examples)
+        return AggregatedUpdate(
             extractor_delta={
                 name: total / np.float32(self._num_examples) for name, total in self._extractor_sums.items()
             },
-            columns_delta=Columns(class_ids, sums),
+            class_ids=self._touched[: self._num_touched],
+            columns_delta=columns,
             num_examples=self._num_examples,
             mean_loss=self._loss_sum / self._num_examples,
         )
-        self.discard()
-        return result
-
-    def discard(self) -> None:
-        """Forget everything added since the last mean."""
-        self._row_of_class[self._touched[: self._num_touched]] = -1
-        self._start()
 
     def _add_columns(self, class_ids: IntArray, delta: FloatArray, weight: np.float32) -> None:
         """Classes seen before in this round are added to their row, the others are copied into new rows."""
         rows = self._row_of_class.take(class_ids)
-        is_new = rows < 0
-        new, seen = np.flatnonzero(is_new), np.flatnonzero(~is_new)
-        if len(new):
-            first, last = self._num_touched, self._num_touched + len(new)
-            self._make_room(last)
-            fresh = self._column_sums[first:last]
-            delta.take(new, axis=0, out=fresh, mode="clip")
-            fresh *= weight
-            self._holder_examples[first:last] = weight
-            self._touched[first:last] = class_ids.take(new)
-            self._row_of_class[self._touched[first:last]] = np.arange(first, last, dtype=np.int32)
-            self._num_touched = last
+        seen = np.flatnonzero(rows >= 0)
         if len(seen):
             # Class ids are unique within an update, so no row is added to twice here.
-            rows = rows.take(seen)
+            seen_rows = rows.take(seen)
             sums = delta.take(seen, axis=0)
             sums *= weight
-            sums += self._column_sums.take(rows, axis=0)
-            self._column_sums[rows] = sums
-            self._holder_examples[rows] += weight
+            sums += self._column_sums.take(seen_rows, axis=0)
+            self._column_sums[seen_rows] = sums
+            self._holder_examples[seen_rows] += weight
+            new = np.flatnonzero(rows < 0)
+            class_ids, delta = class_ids.take(new), delta.take(new, axis=0)
+        first, last = self._num_touched, self._num_touched + len(class_ids)
+        self._make_room(last)
+        np.multiply(delta, weight, out=self._column_sums[first:last])
+        self._holder_examples[first:last] = weight
+        self._touched[first:last] = class_ids
+        self._row_of_class[class_ids] = np.arange(first, last, dtype=np.int32)
+        self._num_touched = last
 
     def _make_room(self, rows: int) -> None:
         if rows <= len(self._column_sums):

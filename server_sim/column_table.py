@@ -9,10 +9,11 @@ updated with g = 0 every round.  Reading changes nothing: only `apply` writes, a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from ondevice.vocabulary import Columns, FloatArray, IntArray
+from ondevice.vocabulary import FloatArray, IntArray
 from server_sim.server_optimizers import ServerOptimizer
 
 _BLOCK = 512
@@ -57,17 +58,17 @@ class ColumnTable:
         """The whole of W, for evaluation: the one operation whose cost grows with n."""
         return self.read(np.arange(self.num_classes), round_index)
 
-    def apply(self, delta: Columns, round_index: int) -> None:
-        """Finish round `round_index` for the columns that were touched in it."""
-        for start in range(0, len(delta.class_ids), _BLOCK):
-            class_ids = delta.class_ids[start : start + _BLOCK]
-            weights, moments, rounds_missed = self._drifted(class_ids, round_index)
+    def apply(self, class_ids: IntArray, delta: FloatArray, round_index: int) -> None:
+        """Finish round `round_index` for the columns that were touched in it: distinct ids in any order, delta [k, d]."""
+        for start in range(0, len(class_ids), _BLOCK):
+            block = class_ids[start : start + _BLOCK]
+            weights, moments, rounds_missed = self._drifted(block, round_index)
             self.optimizer.fade(moments, rounds_missed)
-            self.optimizer.update(weights, moments, delta.weights[start : start + _BLOCK])
-            self.class_weights[class_ids] = weights
+            self.optimizer.update(weights, moments, delta[start : start + _BLOCK])
+            _scatter(self.class_weights, block, weights)
             for stored, moment in zip(self.moments, moments, strict=True):
-                stored[class_ids] = moment
-        self.current_at[delta.class_ids] = round_index + 1
+                _scatter(stored, block, moment)
+        self.current_at[class_ids] = round_index + 1
 
     def _drifted(
         self, class_ids: IntArray, round_index: int
@@ -78,3 +79,9 @@ class ColumnTable:
         rounds_missed = round_index - self.current_at.take(class_ids)
         self.optimizer.drift(weights, moments, rounds_missed)
         return weights, moments, rounds_missed
+
+
+def _scatter(table: FloatArray, class_ids: IntArray, rows: FloatArray) -> None:
+    """table[class_ids] = rows, each row copied as one opaque item: half the time of numpy's entry by entry."""
+    item: np.dtype[Any] = np.dtype((np.void, table.shape[1] * table.itemsize))
+    table.view(item)[class_ids] = rows.view(item)

@@ -93,13 +93,6 @@ class ServerSettings(_Settings):
             )
         return self
 
-    def server_optimizer(self) -> ServerOptimizer:
-        if self.optimizer == "fedavg":
-            return FedAvg(self.learning_rate)
-        if self.optimizer == "fedavgm":
-            return FedAvgM(self.learning_rate, self.momentum)
-        return FedAdam(self.learning_rate, self.momentum, self.second_momentum, self.tau)
-
 
 class EvaluationSettings(_Settings):
     metric: Literal["top1", "map_at_r"] = "top1"
@@ -134,6 +127,15 @@ class Experiment(_Settings):
     server: ServerSettings = ServerSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     table: TableSettings | None = None
+
+    def server_optimizer(self) -> ServerOptimizer:
+        """How the server applies what the clients send; the centralized reference trains W itself and keeps no moments."""
+        server = self.server
+        if server.optimizer == "fedavg" or self.client.method == "centralized":
+            return FedAvg(server.learning_rate)
+        if server.optimizer == "fedavgm":
+            return FedAvgM(server.learning_rate, server.momentum)
+        return FedAdam(server.learning_rate, server.momentum, server.second_momentum, server.tau)
 
     def round_plan(self, round_index: int, num_classes: int) -> RoundPlan:
         """What the clients of a round are told."""

@@ -56,6 +56,7 @@ def run_round(
         {name: value.shape for name, value in state.extractor.items()},
     )
     sampled: dict[int, IntArray] = {}
+    aggregator.start()
 
     def answer(client_id: int, request: bytes) -> bytes:
         """Lines 6-7: the client asks for S_k, the server sends (φ, W_S)."""
@@ -83,7 +84,6 @@ def run_round(
         report.mean_width += (len(class_ids) - report.mean_width) / report.num_updates
 
     if report.num_updates < min_clients:
-        aggregator.discard()
         reasons = "; ".join(f"client {client_id}: {reason}" for client_id, reason in report.dropped.items())
         raise RoundAbandoned(
             f"round {plan.round_index}: {report.num_updates} of {len(client_ids)} clients are left, "

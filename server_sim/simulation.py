@@ -83,7 +83,7 @@ class Simulation:
         return summary
 
     def _open_state(self, resume: bool) -> ServerState:
-        optimizer = self.experiment.server.server_optimizer()
+        optimizer = self.experiment.server_optimizer()
         if resume and self._run.state_path.exists():
             state = ServerState.load(self._run.state_path, optimizer)
             self._run.resume(self.experiment, state.round_index)

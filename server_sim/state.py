@@ -53,7 +53,7 @@ class ServerState:
         """θ_t -> θ_{t+1}: Algorithm 1, line 13."""
         for name, value in self.extractor.items():
             self.columns.optimizer.update(value, self.extractor_moments[name], update.extractor_delta[name])
-        self.columns.apply(update.columns_delta, self.round_index)
+        self.columns.apply(update.class_ids, update.columns_delta, self.round_index)
         self.round_index += 1
 
     def save(self, path: Path) -> None:

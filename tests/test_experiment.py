@@ -46,17 +46,13 @@ def test_a_wrong_override_names_the_field(override: str, message: str) -> None:
 
 
 def test_an_unknown_experiment_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigurationError, match="'glyphs-huge' is not known; .*glyphs-tiny"):
+    with pytest.raises(ConfigurationError, match=r"'glyphs-huge' is not known; .*glyphs-tiny"):
         load_experiment("glyphs-huge")
 
 
 def test_a_table_has_a_run_for_every_method_width_and_seed_and_averages_over_seeds() -> None:
-    experiment = load_experiment(
-        "glyphs-tiny",
-        [
-            'table={seeds=[0,1], rows=[{label="FedSS", num_negatives=[2,4]}, {label="Full", override={"client.method"="full_softmax"}}]}'
-        ],
-    )
+    rows = '[{label="FedSS", num_negatives=[2,4]}, {label="Full", override={"client.method"="full_softmax"}}]'
+    experiment = load_experiment("glyphs-tiny", [f"table={{seeds=[0,1], rows={rows}}}"])
     runs = table_runs(experiment)
     assert [run.name for run in runs] == [
         *("fedss-2/seed-0", "fedss-4/seed-0", "full/seed-0"),

@@ -83,7 +83,7 @@ def test_a_round_with_too_few_clients_left_is_abandoned_and_changes_nothing(tiny
         return honest if client_id == 0 else Misbehaving(honest, update=breaks)
 
     with pytest.raises(
-        RoundAbandoned, match="round 0: 1 of 3 clients are left, at least 2 are needed .*no space left"
+        RoundAbandoned, match=r"round 0: 1 of 3 clients are left, at least 2 are needed .*no space left"
     ):
         run_round(tiny.state, PLAN, [0, 1, 2], InProcessLink(open_client), aggregator, min_clients=2)
     assert state_bytes(tiny) == before

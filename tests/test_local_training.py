@@ -12,7 +12,7 @@ from ondevice.class_sampling import logit_adjustment, sample_classes
 from ondevice.extractors import build_extractor
 from ondevice.local_training import epoch_batches, normalize_images, train_locally
 from ondevice.train_step import TrainStep
-from ondevice.vocabulary import ClientUpdate, ExampleSet, LocalTraining, RoundPlan, StepSpec
+from ondevice.vocabulary import ClientUpdate, LocalTraining, RoundPlan, StepSpec
 
 
 def train(
@@ -115,7 +115,6 @@ def test_what_is_frozen_gets_no_gradient(tiny: TinyFederation, scope: str, learn
     )
 
 
-def test_a_client_without_examples_says_so(tiny: TinyFederation) -> None:
-    empty = ExampleSet(np.zeros((0, 1, 8, 8), np.uint8), np.zeros(0, np.int64))
+def test_a_client_without_examples_says_so() -> None:
     with pytest.raises(ValueError, match="holds no examples"):
-        sample_classes(empty.labels, RoundPlan(0, 5, 1), 0)
+        sample_classes(np.zeros(0, np.int64), RoundPlan(0, 5, 1), 0)
