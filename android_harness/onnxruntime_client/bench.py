@@ -85,9 +85,10 @@ def made_up(first: int, count: int) -> FloatArray:
 
 
 def peak_bytes() -> int:
-    """The larger of VmHWM and VmRSS + VmSwap now, because a phone moves pages to compressed swap."""
+    """The larger of VmHWM and VmRSS + VmSwap now, because a phone moves pages to compressed swap.  0 without /proc."""
     kilobytes = {"VmHWM": 0, "VmRSS": 0, "VmSwap": 0}
-    for line in Path("/proc/self/status").read_text().splitlines():
+    status = Path("/proc/self/status")
+    for line in status.read_text().splitlines() if status.exists() else ():
         name, _, value = line.partition(":")
         if name in kilobytes:
             kilobytes[name] = int(value.split()[0])
