@@ -1,63 +1,77 @@
-"""`fedss`: registers the verbs and turns errors into exit codes."""
+"""`fedss`: finds the verb and turns errors into exit codes.
+
+A verb is a module of this package with a function `command`, or with an `app` of verbs of its own.  Only the one that was
+asked for is imported, because torch alone takes seconds: the others lend the help page their first line, read as text.
+"""
 
 from __future__ import annotations
 
+import ast
 import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 
 import typer
 from rich.markup import escape
 
-from fedss import (
-    bench,
-    bundle,
-    data,
-    demo,
-    devices,
-    doctor,
-    emulator,
-    export,
-    inspect,
-    pretrain,
-    report,
-    simulate,
-)
 from fedss.console import ExitCode, log
-from fedss.errors import exit_code_for
 
-app = typer.Typer(
-    name="fedss",
-    help="Train image models with very many classes on phones, without any phone ever holding the classifier.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+VERBS = (
+    *("doctor", "data", "pretrain", "simulate", "report", "demo"),
+    *("export", "inspect", "bench"),
+    *("devices", "emulator", "bundle"),
 )
-
-
-app.command("export")(export.command)
-app.command("inspect")(inspect.command)
-app.command("bench")(bench.command)
-app.command("simulate")(simulate.command)
-app.command("devices")(devices.command)
-app.add_typer(emulator.app, name="emulator")
-app.command("bundle")(bundle.command)
-app.command("pretrain")(pretrain.command)
-app.command("data")(data.command)
-app.command("doctor")(doctor.command)
-app.command("report")(report.command)
-app.command("demo")(demo.command)
 
 
 def main() -> None:
     """The console script."""
     try:
-        app()  # exits by itself: 0, 2 for wrong usage, or the code of a typer.Exit
+        build_app(
+            asked=sys.argv[1] if len(sys.argv) > 1 else ""
+        )()  # exits by itself: 0, or 2 for wrong usage
     except Exception as error:
+        from fedss.errors import exit_code_for
+
         code = exit_code_for(error)
         if code is ExitCode.BUG:
             raise  # a traceback is what a bug report needs; Python exits with 1
         log.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(code)
+
+
+def build_app(asked: str) -> typer.Typer:
+    """All verbs by name, of which only `asked` can run."""
+    app = typer.Typer(
+        name="fedss",
+        help="Train image models with very many classes on phones, without any phone ever holding the classifier.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+    )
+    for verb in VERBS:
+        if verb != asked:
+            app.command(verb, help=_first_line(verb))(_not_asked_for)
+            continue
+        module = import_module(f"fedss.{verb}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=verb)
+        else:
+            command: Callable[..., None] = module.command
+            app.command(verb)(command)
+    return app
+
+
+def _first_line(verb: str) -> str:
+    """What the verb's module says of itself, after its own name."""
+    docstring = ast.get_docstring(ast.parse(Path(__file__).with_name(f"{verb}.py").read_text())) or ""
+    line = docstring.splitlines()[0].partition(": ")[2]
+    return line[:1].upper() + line[1:]
+
+
+def _not_asked_for() -> None:
+    """Stands for a verb on the help page."""
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from android_harness.device_list import open_device
 from android_harness.emulator import EMULATOR_PROGRAMS
 from android_harness.qemu import QEMU_PROGRAMS
 
+pytestmark = pytest.mark.slow  # real machines, booted and killed
+
 
 @pytest.mark.parametrize("name", ["qemu", "emulator"])
 def test_a_bundle_runs_where_no_library_is_installed(name: str, tmp_path: Path) -> None:

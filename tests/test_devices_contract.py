@@ -17,6 +17,8 @@ from android_harness.device import Device, DeviceError, FailureReason, RunResult
 from android_harness.emulator import EMULATOR_PROGRAMS, tied_emulator
 from android_harness.host import HostDevice
 
+pytestmark = pytest.mark.slow  # real machines, booted and killed
+
 
 @pytest.fixture(scope="module", params=["host", "emulator"])
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:

@@ -22,6 +22,8 @@ from android_harness.adb_server import AdbServer
 from android_harness.device import DeviceError, FailureReason
 from android_harness.emulator import EMULATOR_PROGRAMS, Emulator, tied_emulator
 
+pytestmark = pytest.mark.slow  # real machines, booted and killed
+
 MEMORY_MB = 160
 DISK_MB = 64
 

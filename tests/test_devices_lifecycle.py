@@ -29,6 +29,8 @@ from android_harness.machine_register import Machine, emulator_status
 from android_harness.process_identity import ProcessIdentity
 from android_harness.tied_process import start_tied
 
+pytestmark = pytest.mark.slow  # real machines, booted and killed
+
 
 @pytest.fixture(autouse=True)
 def _programs() -> None:

@@ -11,6 +11,8 @@ from arm_programs import CACHE, COUNTED_LOOP, compile_for_arm64, require_program
 
 from android_harness.qemu import QEMU_PROGRAMS, QemuDevice
 
+pytestmark = pytest.mark.slow  # real machines, booted and killed
+
 
 @pytest.fixture(scope="module")
 def qemu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QemuDevice]:
