@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import pytest
 from arm_programs import CACHE, require_programs
 
 from android_harness.emulator import EMULATOR_PROGRAMS, attach_emulator
+from fedss.command_line import main
 
 ROUNDS = 2
+Here = Callable[..., subprocess.CompletedProcess[str]]
 TINY = ["--rounds", str(ROUNDS), "--set", "evaluation.every=1", "--set", "data.population=glyphs-tiny"]
 
 
@@ -32,6 +35,20 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
     stdout, stderr = process.communicate(timeout=900)
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
+    """Runs a verb in this process: what needs no process of its own need not import torch again."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["fedss", *arguments, "--cache", str(CACHE)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), printed.out, printed.err)
+
+    return run
 
 
 def rounds_of(run_path: Path) -> list[dict[str, Any]]:
@@ -138,16 +155,16 @@ def test_a_run_whose_only_device_was_never_there_ends_with_4_at_once(simulated: 
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_made(
-    options: list[str], complaint: str, tmp_path: Path
+    options: list[str], complaint: str, tmp_path: Path, here: Here
 ) -> None:
-    done = fedss("simulate", "glyphs-tiny", *options, "--out", str(tmp_path / "run"))
+    done = here("simulate", "glyphs-tiny", *options, "--out", str(tmp_path / "run"))
     assert done.returncode == 2
     assert complaint in " ".join(done.stderr.split())
     assert not (tmp_path / "run").exists()
 
 
-def test_devices_lists_this_machine_and_how_to_get_a_phone() -> None:
-    done = fedss("devices", "--json")
+def test_devices_lists_this_machine_and_how_to_get_a_phone(here: Here) -> None:
+    done = here("devices", "--json")
     assert done.returncode == 0, done.stderr
     listed = {device["name"]: device for device in json.loads(done.stdout)["devices"]}
     host = listed["host"]["description"]
@@ -157,16 +174,16 @@ def test_devices_lists_this_machine_and_how_to_get_a_phone() -> None:
         host
     )
     assert "fedss emulator start" in listed["emulator"]["advice"] or "apt-get" in listed["emulator"]["advice"]
-    table = fedss("devices")
-    assert "host" in table.stdout
-    assert f"Linux {os.uname().release}" in table.stdout
+    assert f"Linux {os.uname().release}" in here("devices").stdout
 
 
-def test_an_emulator_that_cannot_be_is_wrong_usage_and_one_that_is_not_there_a_device_failure() -> None:
+def test_an_emulator_that_cannot_be_is_wrong_usage_and_one_that_is_not_there_a_device_failure(
+    here: Here,
+) -> None:
     require_programs(*EMULATOR_PROGRAMS)
-    small = fedss("emulator", "start", "--name", f"small-{os.getpid()}", "--memory", "16")
+    small = here("emulator", "start", "--name", f"small-{os.getpid()}", "--memory", "16")
     assert small.returncode == 2
     assert "at least 64 MB" in small.stderr
-    absent = fedss("emulator", "stop", "--name", "nowhere")
+    absent = here("emulator", "stop", "--name", "nowhere")
     assert absent.returncode == 4
     assert "no emulator 'nowhere'" in absent.stderr
