@@ -173,7 +173,9 @@ class Simulation:
             "rounds": self.experiment.server.rounds,
             metric: lines[-1][metric],
             "mean_loss": lines[-1]["mean_loss"],
-            "mean_width": lines[-1].get("mean_width", float(self._population.num_classes)),
+            "mean_width": float(
+                np.mean([line.get("mean_width", self._population.num_classes) for line in lines])
+            ),
             "num_classes": self._population.num_classes,
             "bytes_down_per_client": per_update("bytes_down"),
             "bytes_up_per_client": per_update("bytes_up"),
