@@ -20,11 +20,11 @@ from android_harness.device_list import open_device
 from android_harness.training_device import ClientData, TrainingDevice, TrainingKit
 from fedss.console import UsageError, log
 from fedss.split_link import SplitLink
-from ondevice.portable_random import PortableRandom
 from ondevice.vocabulary import RoundPlan
 from server_sim.link import Answer, ClientFailure, Link
 from server_sim.population import open_population
 from server_sim.preparation import ClientsRecipe
+from server_sim.simulated_clients import private_seed_in_run
 from server_sim.simulation import Interrupted
 from server_sim.workers import WorkerLink
 
@@ -140,7 +140,7 @@ def _client_data(recipe: ClientsRecipe) -> Callable[[int], ClientData]:
     population = open_population(recipe.population_path)
 
     def client_data(client_id: int) -> ClientData:
-        private_seed = PortableRandom(population.private_seed(client_id), recipe.run_seed).next()
+        private_seed = private_seed_in_run(population, client_id, recipe.run_seed)
         return ClientData(population.client_examples(client_id), private_seed)
 
     return client_data

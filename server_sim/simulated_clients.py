@@ -26,8 +26,13 @@ class SimulatedClient:
         return self._client.train(plan, slice_message, self._backend)
 
 
+def private_seed_in_run(population: Population, client_id: int, run_seed: int) -> int:
+    """A client's secret in one run: its own, stirred with the chance that makes one run differ from the next."""
+    return PortableRandom(population.private_seed(client_id), run_seed).next()
+
+
 class SimulatedClients:
-    """Opens clients by id.  `run_seed` stands for the chance that makes one run of an experiment differ from the next."""
+    """Opens clients by id."""
 
     def __init__(self, population: Population, backend: Backend, precision: Precision, run_seed: int) -> None:
         self._population = population
@@ -36,7 +41,7 @@ class SimulatedClients:
         self._run_seed = run_seed
 
     def __call__(self, client_id: int) -> SimulatedClient:
-        private_seed = PortableRandom(self._population.private_seed(client_id), self._run_seed).next()
+        private_seed = private_seed_in_run(self._population, client_id, self._run_seed)
         examples = self._population.client_examples(client_id)
         return SimulatedClient(Client(client_id, examples, private_seed, self._precision), self._backend)
 
