@@ -202,12 +202,10 @@ def mutated(message: bytes, source: random.Random) -> bytes:
 def test_no_message_makes_the_reader_touch_memory_that_is_not_its_own() -> None:
     corpus = [GOLDEN / f"slice-{precision}.safetensors" for precision in PRECISIONS]
     done = subprocess.run(
-        [sanitized_program("fuzz_wire"), EXPECTED_FILE, "10", "1", *corpus],
+        [sanitized_program("fuzz_wire"), EXPECTED_FILE, "20000", "1", *corpus],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    tried, accepted = (int(word) for word in done.stdout.split() if word.isdigit())
-    assert tried > 2_000  # many more on a machine that has nothing else to do
-    assert 0 < accepted < tried
+    assert 0 < int(done.stdout) < 10_000  # most are refused, and those with a changed weight are not
