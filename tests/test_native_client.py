@@ -76,7 +76,7 @@ def test_the_update_is_that_of_the_python_client_on_the_same_runtime(
     )
     assert found.num_examples == expected.num_examples
     assert found.mean_loss == pytest.approx(expected.mean_loss, rel=1e-6)
-    assert furthest(found, expected) < {"fp32": 1e-6, "fp16": 1e-3, "bf16": 1e-2}[precision]
+    assert furthest(found, expected) < {"fp32": 1e-5, "fp16": 1e-3, "bf16": 1e-2}[precision]
     assert json.loads(done.stdout)["peak_bytes"] > 1 << 20
 
 
