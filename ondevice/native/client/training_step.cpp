@@ -62,7 +62,7 @@ class FunctionalStep final : public TrainingStep {
 
 std::unique_ptr<TrainingStep> open_step(const Artifact& artifact, const std::string& runtime, int threads) {
   if (!fedss_set_threads(threads))
-    throw Failure(1, "ExecuTorch could not make a pool of " + std::to_string(threads) + " threads");
+    throw Failure(1, "ExecuTorch could not make a pool of " + std::to_string(threads) + " threads; is there a /proc/cpuinfo?");
   if (runtime == "executorch") return std::make_unique<FunctionalStep>(artifact);
   if (runtime == "executorch-stock") return open_stock_step(artifact);
   throw UsageError("--runtime is '" + runtime + "'; this client has executorch and executorch-stock");
