@@ -1,7 +1,8 @@
 """Bundles: a client with everything it needs in one folder, down to its own loader and C library.
 
 Nothing is installed on the device: the folder is pushed and its program started through the loader that it carries, so the
-same folder runs on any Linux kernel that shows its /proc: a phone, a board, an otherwise empty root.  Two clients, for the same four verbs:
+same folder runs on any Linux kernel that shows its /proc: a phone, a board, an otherwise empty root.
+Two clients, for the same four verbs:
 
     executorch     fedss-client (`ondevice/native/client`), the kernels and the ExecuTorch runtime of the wheel
     onnxruntime    a Python with numpy, the *stock* onnxruntime wheel and the client of `onnxruntime_client/`
