@@ -11,6 +11,9 @@ from typing import Annotated
 
 import typer
 
+from android_harness.debian_packages import missing_programs
+from android_harness.emulator import EMULATOR_PROGRAMS
+from android_harness.qemu import QEMU_PROGRAMS
 from fedss.console import Json, log, show_result
 from fedss.locations import DEFAULT_CACHE, Cache
 
@@ -42,9 +45,23 @@ def command(
     fedss("export", "--image-size", "96", "--runtimes", "executorch,onnxruntime", "--out", artifact)
     step("What a step costs on this machine, next to PyTorch.")
     fedss("bench", artifact, "--batch", "4", "--widths", "170", "--out", str(out / "bench"))
+    missing = missing_programs(*EMULATOR_PROGRAMS, *QEMU_PROGRAMS)
+    if missing:
+        step(f"Left out: the emulated phone.  It needs: apt-get install {' '.join(missing)}")
+    else:
+        step("Clients on an emulated ARM64 phone, through the real adb, beside simulated ones.")
+        phone = ["--device", "emulator", "--simulated", "2"]
+        fedss("simulate", "glyphs-tiny", "--rounds", "3", *phone, "--out", str(out / "phone"), *kept)
+        step("What a step costs there: memory inside the phone, instructions under emulation.")
+        for device in ("emulator", "qemu"):
+            sizes = ["--batch", "4", "--widths", "170", "--steps", "2", "--out", str(out / "bench")]
+            fedss("bench", artifact, "--device", device, "--runtime", "executorch", *sizes)
     step("The report.")
     page = out / "report.html"
-    fedss("report", str(out / "fedss"), str(out / "posonly"), str(out / "bench"), "--out", str(page))
+    runs = [
+        str(path) for path in (out / "fedss", out / "posonly", out / "phone", out / "bench") if path.exists()
+    ]
+    fedss("report", *runs, "--out", str(page))
     show_result(as_json, {"out": str(out), "report": str(page)}, f"Open {page} in a browser.")
 
 

@@ -6,9 +6,11 @@ from android_harness.bundle import BundleError
 from android_harness.debian_packages import MissingPackage
 from android_harness.device import DeviceError
 from android_harness.measurement_records import MeasurementsUnreadable
+from android_harness.wheels import WheelError
 from fedss.console import CheckFailed, ExitCode, UsageError
 from fedss.device_rounds import DevicesExhausted
 from ondevice.artifact import ArtifactError
+from ondevice.native.build import KernelBuildError
 from server_sim.experiment import ConfigurationError
 from server_sim.one_round import RoundAbandoned
 from server_sim.population import PopulationError
@@ -39,5 +41,9 @@ _CODES: tuple[tuple[tuple[type[Exception], ...], ExitCode], ...] = (
         ),
         ExitCode.BAD_DATA,
     ),
-    ((RoundAbandoned, DevicesExhausted, DeviceError, MissingPackage), ExitCode.DEVICE),
+    # What a device, or the making of a program for one, stumbled over.
+    (
+        (RoundAbandoned, DevicesExhausted, DeviceError, MissingPackage, WheelError, KernelBuildError),
+        ExitCode.DEVICE,
+    ),
 )

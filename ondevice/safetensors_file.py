@@ -145,7 +145,10 @@ def from_bytes(data: bytes | memoryview) -> tuple[dict[str, Tensor], dict[str, s
                 f"and to end within the {len(body)} bytes of data"
             )
         expected_start = end
-        array = np.frombuffer(body[start:end], dtype).reshape(shape)
+        try:
+            array = np.frombuffer(body[start:end], dtype).reshape(shape)
+        except ValueError as error:  # no bytes at all, and yet dimensions beyond what numpy can count
+            raise SafetensorsError(f"{name}: shape {shape} cannot be: {error}") from None
         tensors[name] = Bfloat16(array) if entry["dtype"] == "BF16" else array
     if expected_start != len(body):
         raise SafetensorsError(f"{len(body) - expected_start} bytes of data belong to no tensor")
@@ -155,7 +158,12 @@ def from_bytes(data: bytes | memoryview) -> tuple[dict[str, Tensor], dict[str, s
 def _parse_header(text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text.decode(), object_pairs_hook=_without_duplicates)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # not UTF-8, not JSON, a number of thousands of digits, too deep
+        if isinstance(error, SafetensorsError):
+            raise
         raise SafetensorsError(f"the header is not JSON: {error}") from None
     if not isinstance(header, dict):
         raise SafetensorsError(f"the header is a {type(header).__name__}; expected a JSON object")

@@ -97,8 +97,11 @@ def parts(message: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def assembled(header: Any, body: bytes) -> bytes:
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + body
+    return assembled_text(json.dumps(header)) + body
+
+
+def assembled_text(header: str) -> bytes:
+    return struct.pack("<Q", len(header.encode())) + header.encode()
 
 
 def with_tensor(name: str, values: np.ndarray) -> bytes:
@@ -133,6 +136,14 @@ NAMED_FAULTS: dict[str, tuple[bytes, str]] = {
         "columns is float32 \\[3, 5\\]; expected",
     ),
     "huge shape": (with_header(lambda h: h["columns"].update(shape=[1 << 62, 1 << 62])), "columns: offsets"),
+    "huge empty shape": (
+        with_header(lambda h: h["columns"].update(shape=[1 << 62, 0, 1 << 62], data_offsets=[0, 0])),
+        "columns: ",
+    ),
+    "huge number": (
+        assembled_text(json.dumps(parts(VALID)[0]).replace("[3, 4]", "[" + "9" * 5000 + "]")),
+        "not JSON",
+    ),
     "wrong dtype": (with_tensor("class_ids", IDS.astype(np.float32)), "class_ids is float32"),
     "weights as integers": (with_tensor("columns", np.zeros((3, 4), np.int64)), "columns is int64"),
     "NaN": (with_tensor("columns", nan_columns()), "columns holds NaN or infinity"),
