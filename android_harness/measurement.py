@@ -2,6 +2,7 @@
 
 Figures of CPU time mean something as ratios within one run, and no more; a row therefore carries its ratio to eager torch
 (images in the usual memory format, the whole batch at once) and, in the results file, where and of what it was taken.
+Here are the contenders that are Python processes on this host; `client_bench` measures the clients that devices get.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ class ContendersDisagree(RuntimeError):
 
 @dataclass(frozen=True)
 class Measurement:
-    """One contender at one size.  The names are those of `fedss bench --json`."""
+    """One contender at one size; None is what was not measured.  The names are those of `fedss bench --json`."""
 
     runtime: str
     batch: int
@@ -39,15 +40,21 @@ class Measurement:
     image_size: int
     width: int
     threads: int
-    cpu_ms_p50: float
-    cpu_ms_p90: float
-    wall_ms_p50: float
-    wall_ms_p90: float
-    ratio_to_eager: float | None
+    cpu_ms_p50: float | None = None
+    cpu_ms_p90: float | None = None
+    wall_ms_p50: float | None = None
+    wall_ms_p90: float | None = None
+    ratio_to_eager: float | None = None
     """Of the CPU time's medians; None when eager did not run beside it."""
-    peak_mb: float
-    load_ms: float
-    swap_ms: float
+    peak_mb: float | None = None
+    load_ms: float | None = None
+    swap_ms: float | None = None
+    instructions_per_step: float | None = None
+    """Of an emulated processor."""
+    energy_mj_per_step: float | None = None
+    temperature_celsius: float | None = None
+    """At the end."""
+    frequency_mhz: float | None = None
 
 
 def measure_side_by_side(
@@ -71,7 +78,7 @@ def measure_side_by_side(
                 if index >= warm_up:
                     times[runtime].append(taken)
             advance()
-        _check_losses(times)
+        check_losses({runtime: taken[-1].loss for runtime, taken in times.items()})
         # Peak before swap: encoding the slice that is swapped in is the server's work, not the client's.
         peaks = {runtime: process.peak_bytes() for runtime, process in processes.items()}
         swaps = {runtime: [process.swap_ms() for _ in range(SWAPS)] for runtime, process in processes.items()}
@@ -86,29 +93,29 @@ def measure_side_by_side(
                 image_size=artifact.spec.image_shape[1],
                 width=width,
                 threads=threads,
-                cpu_ms_p50=_percentile([time.cpu_ms for time in times[runtime]], 50),
-                cpu_ms_p90=_percentile([time.cpu_ms for time in times[runtime]], 90),
-                wall_ms_p50=_percentile([time.wall_ms for time in times[runtime]], 50),
-                wall_ms_p90=_percentile([time.wall_ms for time in times[runtime]], 90),
+                cpu_ms_p50=percentile([time.cpu_ms for time in times[runtime]], 50),
+                cpu_ms_p90=percentile([time.cpu_ms for time in times[runtime]], 90),
+                wall_ms_p50=percentile([time.wall_ms for time in times[runtime]], 50),
+                wall_ms_p90=percentile([time.wall_ms for time in times[runtime]], 90),
                 ratio_to_eager=_ratio(times[runtime], yardstick) if yardstick else None,
                 peak_mb=round(peaks[runtime] / MEGABYTE, 1),
                 load_ms=round(process.load_ms, 1),
-                swap_ms=_percentile(swaps[runtime], 50),
+                swap_ms=percentile(swaps[runtime], 50),
             )
             for runtime, process in processes.items()
         ]
 
 
-def append_rows(path: Path, rows: Sequence[Measurement], context: Mapping[str, Any]) -> None:
+def append_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Add rows to a results file: JSON lines, each complete in itself."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    taken = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "commit": _commit(), **context}
+    taken = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "commit": _commit()}
     with path.open("a") as file:
-        file.writelines(json.dumps(asdict(row) | taken) + "\n" for row in rows)
+        file.writelines(json.dumps({**row, **taken}) + "\n" for row in rows)
 
 
-def _check_losses(times: Mapping[str, Sequence[StepTime]]) -> None:
-    losses = {runtime: taken[-1].loss for runtime, taken in times.items()}
+def check_losses(losses: Mapping[str, float]) -> None:
+    """`ContendersDisagree` unless all runtimes computed the same loss from the same step."""
     reference_name, reference = next(iter(losses.items()))
     for runtime, loss in losses.items():
         if not abs(loss - reference) <= LOSS_TOLERANCE * max(abs(reference), LOSS_TOLERANCE):
@@ -123,7 +130,8 @@ def _ratio(times: Sequence[StepTime], yardstick: Sequence[StepTime]) -> float:
     return round(medians[0] / medians[1], 3)
 
 
-def _percentile(values: Sequence[float], percent: float) -> float:
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Rounded to microseconds."""
     return round(float(np.percentile(values, percent)), 3)
 
 

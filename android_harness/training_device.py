@@ -23,11 +23,12 @@ from pathlib import Path
 from android_harness.bundle import Bundle
 from android_harness.cross_thread_request import Answer
 from android_harness.device import Device, DeviceDescription, DeviceError, FailureReason
+from android_harness.installed_client import ARTIFACT, InstalledClient
 from ondevice.device_files import DevicePlan, write_examples, write_plan, write_seed
 from ondevice.vocabulary import ExampleSet, RoundPlan
 from ondevice.wire import Precision
 
-BUNDLE, ARTIFACT, CLIENTS, EXCHANGE = "bundle", "artifact", "clients", "exchange"
+CLIENTS, EXCHANGE = "clients", "exchange"
 DATA, SEED, PLAN, REQUEST, SLICE, UPDATE = (
     "data.safetensors",
     "seed",
@@ -37,7 +38,6 @@ DATA, SEED, PLAN, REQUEST, SLICE, UPDATE = (
     "update",
 )
 
-_BAD_FILE = 3  # the client's exit code for a file that it cannot use
 _IN_DOUBT = (FailureReason.GONE, FailureReason.CORRUPT, FailureReason.MISSING)
 """After these nobody knows what is still on the device."""
 
@@ -74,7 +74,7 @@ class TrainingDevice:
         self._opened: list[
             Device
         ] = []  # the last is in use; the others were lost, and are tidied up at the end
-        self._command: list[str] = []
+        self._client: InstalledClient | None = None
         self._holds: set[int] = set()
         self._in_doubt = True
 
@@ -92,10 +92,8 @@ class TrainingDevice:
         device, self.description = self._reach()
         bundle = self._kit.bundle_for(self.description.abi)
         device.remove(CLIENTS)
-        device.push(bundle.folder, BUNDLE)
-        device.push(self._kit.artifact, ARTIFACT)
-        self._command = bundle.command(BUNDLE)
-        self._run_client("check", {"--artifact": ARTIFACT})
+        self._client = InstalledClient(device, bundle, self._kit.artifact, self._kit.timeout)
+        self._client.run("check", {"--artifact": ARTIFACT})
         self._in_doubt = False
 
     def converse(self, plan: RoundPlan, client_id: int, ask: Answer) -> bytes:
@@ -141,7 +139,8 @@ class TrainingDevice:
             raise
 
     def _converse(self, plan: RoundPlan, client_id: int, ask: Answer) -> bytes:
-        device = self._device
+        device, client = self._device, self._client
+        assert client is not None  # made ready before any conversation
         device.remove(EXCHANGE)  # what a conversation that failed has left
         with tempfile.TemporaryDirectory(prefix="fedss-exchange-") as scratch:
             here = Path(scratch)
@@ -155,12 +154,12 @@ class TrainingDevice:
                 "--seed-file": f"{own}/{SEED}",
                 "--plan": f"{EXCHANGE}/{PLAN}",
             }
-            self._run_client("request", {**options, "--out": f"{EXCHANGE}/{REQUEST}"})
+            client.run("request", {**options, "--out": f"{EXCHANGE}/{REQUEST}"})
             device.pull(f"{EXCHANGE}/{REQUEST}", here / REQUEST)
             (here / SLICE).write_bytes(ask(client_id, (here / REQUEST).read_bytes()))
             device.push(here / SLICE, f"{EXCHANGE}/{SLICE}")
             options |= {"--slice": f"{EXCHANGE}/{SLICE}", "--artifact": ARTIFACT}
-            self._run_client("train", {**options, "--out": f"{EXCHANGE}/{UPDATE}"})
+            client.run("train", {**options, "--out": f"{EXCHANGE}/{UPDATE}"})
             device.pull(f"{EXCHANGE}/{UPDATE}", here / UPDATE)
             return (here / UPDATE).read_bytes()
 
@@ -171,13 +170,3 @@ class TrainingDevice:
         write_seed(folder / SEED, data.private_seed)
         self._device.push(folder, f"{CLIENTS}/{client_id}")
         self._holds.add(client_id)
-
-    def _run_client(self, verb: str, options: dict[str, str]) -> None:
-        words = [word for option in options.items() for word in option]
-        result = self._device.run([*self._command, verb, *words], self._kit.timeout)
-        try:
-            result.expect_success(f"{self.name}: {verb}")
-        except DeviceError as error:
-            if result.exit_code == _BAD_FILE and error.reason is FailureReason.FAILED:
-                raise DeviceError(FailureReason.CORRUPT, str(error)) from None
-            raise

@@ -1,18 +1,16 @@
-"""`fedss bench`: what a step costs in time and memory, beside eager torch."""
+"""`fedss bench`: what a step costs in time, memory and instructions; on this host beside eager torch, or on a device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Group
-from rich.table import Table
 
-from android_harness.host import HostDevice
+from android_harness.client_bench import BUNDLE_OF_RUNTIME, BenchSize
+from android_harness.device import DeviceDescription, DeviceError
 from android_harness.measurement import (
     YARDSTICK,
     ContendersDisagree,
@@ -21,27 +19,50 @@ from android_harness.measurement import (
     measure_side_by_side,
 )
 from android_harness.measurement_plot import plot_measurements
+from export.communication import round_bytes
+from fedss.bench_tables import bench_tables
 from fedss.comma_lists import names, numbers
 from fedss.console import CheckFailed, Json, UsageError, log, progress, show_result
+from fedss.device_bench import BenchDevice, find_memory_limit, opened_device, with_micro_batch
+from fedss.device_rounds import check_device_name
+from fedss.locations import DEFAULT_CACHE, Cache
+from fedss.termination import unwinding_on_sigterm
 from ondevice.artifact import Artifact, open_artifact
 from ondevice.installed_versions import installed_versions
 from ondevice.step_process import CHANNELS_LAST
 
 YARDSTICKS = (YARDSTICK, CHANNELS_LAST)
+HOST, EMULATOR = "host", "emulator"
+EMULATOR_MEMORY_MB = 512
+CLIENT_SUFFIX = "-client"
+"""On the host a runtime is measured twice: in a Python process beside eager, and as the client that devices get."""
 
 
 def command(
     artifact: Annotated[Path, typer.Argument(help="The artifact directory.")],
-    device: Annotated[str, typer.Option(help="Where to run: host.")] = "host",
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Where to run: host, qemu, emulator, emulator:NAME or adb:SERIAL.", show_default=HOST
+        ),
+    ] = None,
     runtime: Annotated[
         str | None, typer.Option(help="Some of the artifact's runtimes; all if not given.")
     ] = None,
     against: Annotated[
-        str, typer.Option(help=f"What to compare with: some of {', '.join(YARDSTICKS)}, or none.")
-    ] = ",".join(YARDSTICKS),
-    batch: Annotated[
-        str, typer.Option(help="Examples of a step; split into the artifact's micro-batches.")
-    ] = "4",
+        str | None,
+        typer.Option(
+            help=f"On the host, what to compare with: some of {', '.join(YARDSTICKS)}, or none.",
+            show_default="all",
+        ),
+    ] = None,
+    batch: Annotated[str, typer.Option(help="Examples of a step; split into micro-batches.")] = "4",
+    micro_batch: Annotated[
+        str | None,
+        typer.Option(
+            help="Micro-batches; other than the artifact's own are exported.", show_default="its own"
+        ),
+    ] = None,
     image_size: Annotated[
         int | None, typer.Option(help="Fail unless the artifact is for images of this size.")
     ] = None,
@@ -49,24 +70,138 @@ def command(
     threads: Annotated[str, typer.Option(help="Threads of the runtime.")] = "1",
     warm_up: Annotated[int, typer.Option(min=0, help="Steps that are not counted.")] = 2,
     steps: Annotated[int, typer.Option(min=1, help="Steps that are.")] = 10,
+    find_max_batch: Annotated[
+        bool,
+        typer.Option("--find-max-batch", help="Find the largest micro-batch that lives in an emulator."),
+    ] = False,
+    memory: Annotated[
+        int | None,
+        typer.Option(
+            metavar="MB", help="RAM of the emulator that is booted.", show_default=str(EMULATOR_MEMORY_MB)
+        ),
+    ] = None,
+    device_timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds that one program may run on a device.")
+    ] = 1800,
     out: Annotated[
         Path, typer.Option(help="Where rows accumulate (results.jsonl) and the plot goes.")
     ] = Path("runs/bench"),
+    cache: Cache = DEFAULT_CACHE,
     as_json: Json = False,
 ) -> None:
-    """Median and p90 of CPU and wall time per step, peak memory, load and weight-swap time; contenders interleaved."""
+    """Time per step, peak memory, load and swap time beside eager; instructions where the device is emulated."""
     opened = open_artifact(artifact)
-    _check_request(opened, device, image_size)
-    contenders = _contenders(opened, runtime, against)
-    sizes = [
-        (examples, width, count)
-        for examples in numbers("--batch", batch)
-        for width in _widths(opened, widths)
-        for count in numbers("--threads", threads)
-    ]
+    where = device or (EMULATOR if find_max_batch else HOST)
+    _check_request(opened, where, image_size, against, memory, find_max_batch)
+    memory_mb = memory or EMULATOR_MEMORY_MB
+    runtimes = _runtimes(opened, runtime, where)
+    if find_max_batch and runtime is None:
+        runtimes = runtimes[:1]  # the default on devices
+    request = _Request(
+        runtimes=runtimes,
+        yardsticks=_yardsticks(against) if where == HOST else [],
+        batches=numbers("--batch", batch),
+        micro_batches=[opened.micro_batch] if micro_batch is None else numbers("--micro-batch", micro_batch),
+        widths=_widths(opened, widths),
+        threads=numbers("--threads", threads),
+        warm_up=warm_up,
+        steps=steps,
+    )
+    results = _Results(out)
+    limits: list[dict[str, Any]] = []
+    with unwinding_on_sigterm(), opened_device(where, cache, device_timeout, memory_mb) as there:
+        if find_max_batch:
+            for name in request.runtimes:
+                limit = find_memory_limit(there, opened, name, max(request.widths))
+                for exported, row in limit.survivors:
+                    results.add(exported, [row], there.description)
+                limits.append(limit.payload(memory_mb))
+                log.print(limit.words(memory_mb))
+        else:
+            for size in request.micro_batches:
+                with with_micro_batch(opened, size, request.runtimes) as exported:
+                    rows = _measure(exported, request, there)
+                    results.add(exported, rows, there.description)
+    plot_measurements(results.rows, out / "bench.png")
+    log.print(f"rows added to {results.path}, plot in {out / 'bench.png'}")
+    context: dict[str, Any] = {"device": asdict(there.description), "artifact_sha256": opened.sha256}
+    if find_max_batch:
+        context["memory_limits"] = limits
+    show_result(as_json, {"rows": results.complete, **context}, bench_tables(results.rows))
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What the command line asks for, checked."""
+
+    runtimes: list[str]
+    yardsticks: list[str]
+    batches: list[int]
+    micro_batches: list[int]
+    widths: list[int]
+    threads: list[int]
+    warm_up: int
+    steps: int
+
+    def sizes(self, micro_batch: int) -> list[BenchSize]:
+        return [
+            BenchSize(examples, min(examples, micro_batch), width, count, self.warm_up, self.steps)
+            for examples in self.batches
+            for width in self.widths
+            for count in self.threads
+        ]
+
+
+class _Results:
+    """Rows as they come, each written at once with all that makes it complete in itself."""
+
+    def __init__(self, out: Path) -> None:
+        self.path = out / "results.jsonl"
+        self.rows: list[Measurement] = []
+        self.complete: list[dict[str, Any]] = []
+
+    def add(self, artifact: Artifact, rows: Sequence[Measurement], description: DeviceDescription) -> None:
+        complete = [_complete(artifact, row, description) for row in rows]
+        append_rows(self.path, complete)
+        self.rows += rows
+        self.complete += complete
+
+
+def _complete(artifact: Artifact, row: Measurement, description: DeviceDescription) -> dict[str, Any]:
+    exchanged = round_bytes(artifact.parameter_shapes, artifact.spec.column_dim, row.width)
+    return {
+        **asdict(row),
+        "bytes_down": exchanged.model_slice,
+        "bytes_up": exchanged.request + exchanged.update,
+        "device": asdict(description),
+        "emulated": description.emulated,
+        "versions": installed_versions(),
+        "artifact_sha256": artifact.sha256,
+    }
+
+
+def _measure(artifact: Artifact, request: _Request, there: BenchDevice) -> list[Measurement]:
+    sizes = request.sizes(artifact.micro_batch)
+    if there.description.name != HOST:
+        return there.measure(artifact, request.runtimes, sizes)
+    rows = _measure_here(artifact, [*request.yardsticks, *request.runtimes], sizes)
+    bundled = [runtime for runtime in request.runtimes if runtime in BUNDLE_OF_RUNTIME]
+    if not bundled:
+        return rows
+    try:
+        clients = there.measure(artifact, bundled, sizes)
+    except DeviceError as error:  # this host cannot build a client, or not run it; the rest stands without
+        log.print(f"left out: the clients that devices get: {error}")
+        return rows
+    return rows + [replace(row, runtime=row.runtime + CLIENT_SUFFIX) for row in clients]
+
+
+def _measure_here(
+    artifact: Artifact, contenders: Sequence[str], sizes: Sequence[BenchSize]
+) -> list[Measurement]:
     rows: list[Measurement] = []
     with progress("stepping") as advance:
-        total = len(sizes) * (warm_up + steps)
+        total = sum(size.warm_up + size.steps for size in sizes)
         done = 0
 
         def count_step() -> None:
@@ -74,40 +209,65 @@ def command(
             done += 1
             advance(done, total)
 
-        for examples, width, count in sizes:
+        for size in sizes:
             try:
                 rows += measure_side_by_side(
-                    opened, contenders, examples, width, count, warm_up, steps, count_step
+                    artifact,
+                    contenders,
+                    size.batch,
+                    size.width,
+                    size.threads,
+                    size.warm_up,
+                    size.steps,
+                    count_step,
                 )
             except ContendersDisagree as error:
                 raise CheckFailed(str(error)) from error
-    context = {"device": _describe_host(), "versions": installed_versions(), "artifact_sha256": opened.sha256}
-    append_rows(out / "results.jsonl", rows, context)
-    plot_measurements(rows, out / "bench.png")
-    log.print(f"rows added to {out / 'results.jsonl'}, plot in {out / 'bench.png'}")
-    show_result(as_json, {"rows": [asdict(row) for row in rows], **context}, _tables(rows))
+    return rows
 
 
-def _check_request(artifact: Artifact, device: str, image_size: int | None) -> None:
-    if device != "host":
-        raise UsageError(f"--device is {device!r}; expected host")
+def _check_request(
+    artifact: Artifact,
+    device: str,
+    image_size: int | None,
+    against: str | None,
+    memory: int | None,
+    find_max_batch: bool,
+) -> None:
+    check_device_name(device)
     size = artifact.spec.image_shape[1]
     if image_size not in (None, size):
         raise UsageError(
             f"--image-size is {image_size}, but {artifact.directory} is for {size}; export one for {image_size}"
         )
+    if device != HOST and against not in (None, "none"):
+        raise UsageError(f"--against is {against!r} on {device}; eager torch runs on the host alone")
+    if device != EMULATOR and (find_max_batch or memory is not None):
+        given = "--find-max-batch" if find_max_batch else f"--memory {memory}"
+        raise UsageError(
+            f"{given} is for an emulator booted for the occasion; --device is {device!r}, expected {EMULATOR}"
+        )
 
 
-def _contenders(artifact: Artifact, runtime: str | None, against: str) -> list[str]:
-    """Yardsticks first: the others are compared with them."""
-    available = artifact.manifest.runtimes
-    chosen = list(available) if runtime is None else names("--runtime", runtime)
-    yardsticks = [] if against == "none" else names("--against", against)
-    for option, given, allowed in (("--runtime", chosen, available), ("--against", yardsticks, YARDSTICKS)):
-        unknown = [name for name in given if name not in allowed]
-        if unknown:
-            raise UsageError(f"{option} names {', '.join(unknown)}; expected some of {', '.join(allowed)}")
-    return [*yardsticks, *chosen]
+def _runtimes(artifact: Artifact, text: str | None, device: str) -> list[str]:
+    """What was asked for, if the artifact has it and the device a client for it."""
+    available = [name for name in artifact.manifest.runtimes if device == HOST or name in BUNDLE_OF_RUNTIME]
+    chosen = available if text is None else names("--runtime", text)
+    unknown = [name for name in chosen if name not in available]
+    if unknown or (device != HOST and not chosen):
+        what = f"--runtime names {', '.join(unknown)}" if unknown else "--runtime is not given"
+        raise UsageError(
+            f"{what}; on {device}, {artifact.directory} runs with: {', '.join(available) or 'nothing'}"
+        )
+    return chosen
+
+
+def _yardsticks(text: str | None) -> list[str]:
+    chosen = list(YARDSTICKS) if text is None else [] if text == "none" else names("--against", text)
+    unknown = [name for name in chosen if name not in YARDSTICKS]
+    if unknown:
+        raise UsageError(f"--against names {', '.join(unknown)}; expected some of {', '.join(YARDSTICKS)}")
+    return chosen
 
 
 def _widths(artifact: Artifact, text: str) -> list[int]:
@@ -117,40 +277,3 @@ def _widths(artifact: Artifact, text: str) -> list[int]:
             f"--widths has {max(widths)}; {artifact.directory} takes at most {artifact.max_width} classes"
         )
     return widths
-
-
-def _describe_host() -> dict[str, Any]:
-    host = HostDevice()
-    try:
-        return asdict(host.describe())
-    finally:
-        host.close()
-
-
-def _tables(rows: Sequence[Measurement]) -> Group:
-    """One table a size, narrow enough for a terminal of 80 columns."""
-    by_size: dict[str, list[Measurement]] = {}
-    for row in rows:
-        size = f"batch {row.batch}, {row.image_size} px, {row.width} classes, {row.threads} thread(s)"
-        by_size.setdefault(size, []).append(row)
-    return Group(*(_table(size, own) for size, own in by_size.items()))
-
-
-def _table(title: str, rows: Sequence[Measurement]) -> Table:
-    columns: dict[str, Callable[[Measurement], str]] = {
-        "runtime": lambda row: row.runtime,
-        "micro-\nbatch": lambda row: str(row.micro_batch),
-        "CPU ms\np50": lambda row: f"{row.cpu_ms_p50:.1f}",
-        "\np90": lambda row: f"{row.cpu_ms_p90:.1f}",
-        "wall ms\np50": lambda row: f"{row.wall_ms_p50:.1f}",
-        "to\neager": lambda row: "" if row.ratio_to_eager is None else f"{row.ratio_to_eager:.2f}",
-        "peak\nMB": lambda row: f"{row.peak_mb:.0f}",
-        "load\nms": lambda row: f"{row.load_ms:.0f}",
-        "swap\nms": lambda row: f"{row.swap_ms:.1f}",
-    }
-    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-    for header in columns:
-        table.add_column(header, justify="left" if header == "runtime" else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(cell(row) for cell in columns.values()))
-    return table

@@ -47,12 +47,7 @@ class DeviceChoice:
     def check(self, clients_per_round: int, runtime: str) -> None:
         """`UsageError` for what cannot be, before anything is made or booted."""
         for name in self.names:
-            kind, _, detail = name.partition(":")
-            if name not in ("host", "qemu", "emulator") and not (kind in ("emulator", "adb") and detail):
-                raise UsageError(
-                    f"--device is {name!r}; expected host, qemu, emulator, emulator:NAME or adb:SERIAL, "
-                    f"as `fedss devices` lists them"
-                )
+            check_device_name(name)
         if runtime not in BUNDLE_RUNTIMES:
             raise UsageError(
                 f"--runtime is {runtime!r}; devices have a client for {' and '.join(BUNDLE_RUNTIMES)}"
@@ -65,6 +60,16 @@ class DeviceChoice:
         twice = [name for name, count in Counter(self.names).items() if count > 1 and ":" in name]
         if twice:
             raise UsageError(f"--device names {', '.join(twice)} twice; a device trains one client at a time")
+
+
+def check_device_name(name: str) -> None:
+    """`UsageError` unless there could be a device of that name."""
+    kind, _, detail = name.partition(":")
+    if name not in ("host", "qemu", "emulator") and not (kind in ("emulator", "adb") and detail):
+        raise UsageError(
+            f"--device is {name!r}; expected host, qemu, emulator, emulator:NAME or adb:SERIAL, "
+            f"as `fedss devices` lists them"
+        )
 
 
 @contextmanager
@@ -129,7 +134,7 @@ def bundle_for(cache: Path, runtime: str, abi: str) -> Bundle:
         )
     try:
         return build_bundle(cache, architecture, bundled)
-    except MissingPackage as error:
+    except (MissingPackage, KernelBuildError) as error:
         raise DeviceError(
             FailureReason.FAILED, f"no {runtime} client for ABI {abi!r} can be built: {error}"
         ) from error
