@@ -20,6 +20,7 @@ from android_harness.device_list import open_device
 from android_harness.training_device import ClientData, TrainingDevice, TrainingKit
 from fedss.console import UsageError, log
 from fedss.split_link import SplitLink
+from ondevice.native.build import KernelBuildError
 from ondevice.vocabulary import RoundPlan
 from server_sim.link import Answer, ClientFailure, Link
 from server_sim.population import open_population
