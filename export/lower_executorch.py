@@ -1,6 +1,6 @@
 """The training step as an ExecuTorch program: one .pte for every width up to a maximum, weights in, gradients out.
 
-`export.trace` gives the joint forward and backward graph, `export.lower_executorch_graph` rewrites it to the operators of
+`export.trace` gives the joint forward and backward graph, `export.lower_executorch_rules` rewrites it to the operators of
 `ondevice/native`, and ExecuTorch plans its memory and serialises it.  The width m is dynamic and memory is planned for its
 maximum; the micro-batch is static, since a dynamic batch is specialised away by torch.export.  Pure: bytes come back.
 """
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 
 import export.lower_executorch_operators  # noqa: F401  # declares the operators
-from export.lower_executorch_graph import rewrite
+from export.lower_executorch_rules import rewrite
 from export.trace import trace_embed, trace_step
 from ondevice.train_step import TrainStep
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.export.experimental import _export_forward_backward
 
-from export.lower_executorch_graph import UnsupportedOperator
+from export.unsupported_operator import UnsupportedOperator
 from ondevice.train_step import TrainStep
 
 

@@ -18,12 +18,9 @@ from torch import fx
 from export import onnx_convolution, onnx_group_norm
 from export.onnx_graph import GraphBuilder
 from export.onnx_translation import Formulation, Translation, Value, shape_of
+from export.unsupported_operator import UnsupportedOperator
 
 aten = torch.ops.aten
-
-
-class UnsupportedOperator(ValueError):
-    """The model uses an operator, or a form of one, that has no ONNX formulation yet."""
 
 
 def _elementwise(operator_name: str) -> Formulation:

@@ -14,11 +14,11 @@ import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from export.lowering import CannotLower
 from export.memory_budget import BudgetTooSmall
 from export.parity import ParityFailed
 from export.pipeline import export_artifact
 from export.recipe import ExportRecipe
+from export.unsupported_operator import UnsupportedOperator
 from fedss.comma_lists import names
 from fedss.console import CheckFailed, Json, UsageError, log, show_result
 from fedss.termination import unwinding_on_sigterm
@@ -94,7 +94,7 @@ def command(
             artifact = export_artifact(
                 recipe, out, overwrite, report=lambda what: log.print(f"[dim]{what}[/]")
             )
-    except (FileExistsError, BudgetTooSmall, CannotLower) as error:
+    except (FileExistsError, BudgetTooSmall, UnsupportedOperator) as error:
         raise UsageError(str(error)) from error
     except ParityFailed as error:
         raise CheckFailed(str(error)) from error

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from export import lower_executorch_stock
 from export.golden import build_step, draw_images, expected_step, float64_copy
 from export.lower_executorch import lower_embed, lower_step, planned_memory, program_calls
-from export.lower_executorch_graph import UnsupportedOperator, rewrite
+from export.lower_executorch_rules import rewrite
 from export.trace import trace_step
+from export.unsupported_operator import UnsupportedOperator
 from ondevice import safetensors_file
 from ondevice.artifact import GOLDEN, INITIAL, Artifact, Manifest, Parameter, write_artifact
 from ondevice.backends import Batch

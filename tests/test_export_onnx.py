@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from export import lower_onnx
 from export.golden import build_step, draw_images, expected_step, float64_copy
-from export.onnx_operators import UnsupportedOperator
+from export.unsupported_operator import UnsupportedOperator
 from ondevice.artifact import Artifact
 from ondevice.backends import Batch
 from ondevice.backends.eager import EagerBackend, initial_parameters

@@ -10,7 +10,9 @@ convolution.cpp    dense convolutions as matrix products
 max_pool.cpp       max-pooling and its gradient
 kernel_table.cpp   the kernels of one instruction set
 dispatch.cpp       picks the instruction set when the process starts
-operators.cpp      the kernels as operators of the runtime
+operator_call.h    one call of an operator by the runtime: arguments, outputs
+work_sharing.h     a kernel's work shared out among threads
+*_operators.cpp    the kernels as operators of the runtime: products, convolutions, what works on planes
 program.cpp        an open program behind a C interface (program.h)
 profiler.h         processor time of every instruction
 program.py         the same from Python

@@ -29,7 +29,13 @@ KERNEL_SOURCES = (
     "kernel_table.cpp",
 )
 """Compiled once per instruction set."""
-COMMON_SOURCES = ("dispatch.cpp", "operators.cpp", "program.cpp")
+COMMON_SOURCES = (
+    "dispatch.cpp",
+    "product_operators.cpp",
+    "convolution_operators.cpp",
+    "plane_operators.cpp",
+    "program.cpp",
+)
 RUNTIME_LIBRARIES = ("executorch", "executorch_kernels_optimized", "executorch_threadpool")
 """Of the wheel, none of which needs torch."""
 

@@ -241,7 +241,7 @@ void weight_gradient(const float* gradient, const Normalised& value, float* out,
   }
 }
 
-// Calls body with kernel and stride as compile-time constants; `operators.cpp` has refused anything else.
+// Calls body with kernel and stride as compile-time constants; the exporter has refused anything else.
 template <class Body>
 void with_window(Window window, Body body) {
   if (window.kernel == 3) return window.stride == 1 ? body.template operator()<3, 1>() : body.template operator()<3, 2>();

@@ -1,4 +1,4 @@
-// The kernel library's interface: plain pointers and sizes, no runtime.  `operators.cpp` registers it with ExecuTorch.
+// The kernel library's interface: plain pointers and sizes, no runtime.  The `*_operators.cpp` register it with ExecuTorch.
 //
 // Activations and their gradients lie as [channels, batch, height, width], so that a 1x1 convolution and both of its
 // gradients are single matrix products of [channels, batch * height * width] matrices without any copy.  Per-example
@@ -28,6 +28,8 @@ struct Matrix {
   int64_t row_stride, column_stride;
   Matrix transposed() const { return {data, column_stride, row_stride}; }
 };
+
+inline Matrix row_major(const float* values, int64_t columns) { return {values, columns, 1}; }
 
 // out [rows, columns] = start + a [rows, depth] * b [depth, columns]; start may be null, meaning 0.
 struct Product {
