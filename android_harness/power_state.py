@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from android_harness.device import Device
 
 # The Linux way first; Android hides it from the shell on many phones and tells the same through dumpsys.
-_SCRIPT = """
+_SCRIPT = r"""
 for file in /sys/devices/system/cpu/cpu*/cpufreq/scaling_cur_freq; do echo "khz=$(cat $file 2>/dev/null)"; done
 echo "zone=$(cat /sys/class/thermal/thermal_zone0/temp 2>/dev/null)"
-dumpsys battery 2>/dev/null | while IFS=: read -r key value; do echo "battery.$key=$value"; done
+dumpsys battery 2>/dev/null | sed -n 's/^ *\([^:]*\): */battery.\1=/p'
 true
 """
-_DISCHARGING = "3"  # Android's BatteryManager.BATTERY_STATUS_DISCHARGING
+_DISCHARGING = 3  # Android's BatteryManager.BATTERY_STATUS_DISCHARGING
 _TIMEOUT = 30.0
 
 
@@ -38,20 +38,19 @@ def read_power_state(device: Device) -> PowerState:
 
 
 def parse_power_state(answer: str) -> PowerState:
-    pairs = [
-        (key.strip(), value.strip())
-        for key, _, value in (line.partition("=") for line in answer.splitlines())
-    ]
-    said = {key: int(value) for key, value in pairs if value.isdigit()}
-    clocks = [int(value) for key, value in pairs if key == "khz" and value.isdigit()]
-    battery, zone = said.get("battery.temperature"), said.get("zone")  # tenths and thousandths of a degree
-    discharging = ("battery.status", _DISCHARGING) in pairs
+    """What the script printed."""
+    lines = (line.partition("=") for line in answer.splitlines())
+    pairs = [(key, int(value)) for key, _, value in lines if value.strip().isdigit()]
+    said = dict(pairs)
+    clocks = [value for key, value in pairs if key == "khz"]
+    temperature = None
+    if "battery.temperature" in said:
+        temperature = said["battery.temperature"] / 10
+    elif "zone" in said:
+        temperature = said["zone"] / 1000
+    discharging = said.get("battery.status") == _DISCHARGING
     return PowerState(
-        temperature_celsius=battery / 10
-        if battery is not None
-        else zone / 1000
-        if zone is not None
-        else None,
+        temperature_celsius=temperature,
         frequency_mhz=max(clocks) / 1000 if clocks else None,
         charge_microamperehours=said.get("battery.Charge counter") if discharging else None,
         millivolts=said.get("battery.voltage"),
