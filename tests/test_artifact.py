@@ -140,7 +140,7 @@ def test_weights_that_do_not_fit_the_parameter_table_are_refused(artifact: Artif
         artifact.directory, artifact.manifest, {INITIAL: safetensors_file.to_bytes(others, {})}
     )
     with pytest.raises(
-        ArtifactError, match=r"embedding\.weight is float32\[9, 128\]; expected float32\[8, 128\]"
+        ArtifactError, match=r"embedding\.weight is float32\[9, 512\]; expected float32\[8, 512\]"
     ):
         wrong.initial()
 

@@ -28,6 +28,8 @@ from android_harness.qemu import QEMU_PROGRAMS, QemuDevice
 from ondevice.artifact import Artifact
 from ondevice.backends.opening import open_backend
 
+pytestmark = pytest.mark.slow  # compiles the native client
+
 
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:

@@ -22,6 +22,8 @@ from ondevice.backends.opening import open_backend
 from ondevice.vocabulary import LocalTraining, RoundPlan
 from ondevice.wire import Precision
 
+pytestmark = pytest.mark.slow  # compiles the native client
+
 
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:

@@ -29,6 +29,8 @@ from ondevice.portable_random import PortableRandom, Purpose
 from ondevice.vocabulary import Method, RoundPlan
 from ondevice.wire import Precision, WireError, slice_from_bytes
 
+pytestmark = pytest.mark.slow  # compiles the native client
+
 METHODS: tuple[Method, ...] = (
     "fedss",
     "negatives_only",
