@@ -44,7 +44,7 @@ def command(
     artifact = str(out / "mobilenet-96")
     fedss("export", "--image-size", "96", "--runtimes", "executorch,onnxruntime", "--out", artifact)
     step("What a step costs on this machine, next to PyTorch.")
-    fedss("bench", artifact, "--batch", "4", "--widths", "170", "--out", str(out / "bench"))
+    fedss("bench", artifact, "--batch", "4", "--widths", "170", "--out", str(out / "bench"), *kept)
     missing = missing_programs(*EMULATOR_PROGRAMS, *QEMU_PROGRAMS)
     if missing:
         step(f"Left out: the emulated phone.  It needs: apt-get install {' '.join(missing)}")
@@ -55,7 +55,7 @@ def command(
         step("What a step costs there: memory inside the phone, instructions under emulation.")
         for device in ("emulator", "qemu"):
             sizes = ["--batch", "4", "--widths", "170", "--steps", "2", "--out", str(out / "bench")]
-            fedss("bench", artifact, "--device", device, "--runtime", "executorch", *sizes)
+            fedss("bench", artifact, "--device", device, "--runtime", "executorch", *sizes, *kept)
     step("The report.")
     page = out / "report.html"
     runs = [
