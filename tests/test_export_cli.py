@@ -31,6 +31,8 @@ from ondevice.backends.opening import open_backend
 from ondevice.golden_step import check_golden
 from ondevice.vocabulary import StepSpec
 
+pytestmark = pytest.mark.slow  # exports, and trains on real runtimes
+
 TINY = [
     "--arch",
     "three_convolutions",
@@ -145,7 +147,8 @@ def test_bench_measures_a_runtime_beside_eager(
     ]
     result = run(fedss.bench.command, str(exported[0]), *arguments, "--out", str(tmp_path))
     assert result.exception is None, result.output
-    eager, onnxruntime = json.loads(result.stdout)["rows"]
+    rows = {row["runtime"]: row for row in json.loads(result.stdout)["rows"]}
+    eager, onnxruntime = rows["eager"], rows["onnxruntime"]
     assert (onnxruntime["batch"], onnxruntime["micro_batch"]) == (6, 4)
     assert onnxruntime["ratio_to_eager"] == pytest.approx(
         onnxruntime["cpu_ms_p50"] / eager["cpu_ms_p50"], abs=0.01

@@ -32,6 +32,8 @@ from ondevice.native.program import Program, ProgramError, set_threads
 from ondevice.train_step import TrainStep
 from ondevice.vocabulary import FloatArray, StepSpec
 
+pytestmark = pytest.mark.slow  # exports, and trains on real runtimes
+
 MICRO_BATCH, MAX_WIDTH = 3, 1500
 SMALL = StepSpec("three_convolutions", embedding_dim=8, image_shape=(3, 17, 19))
 

@@ -25,6 +25,8 @@ from native_kernels import (
 from torch import Tensor
 from torch.nn import functional as F
 
+pytestmark = pytest.mark.slow  # exports, and trains on real runtimes
+
 INSTRUCTION_SETS = ("baseline", "avx2") if platform.machine() == "x86_64" else ("baseline",)
 BY_NAME: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,

@@ -24,6 +24,8 @@ from ondevice.golden_step import check_golden
 from ondevice.train_step import TrainStep
 from ondevice.vocabulary import EXCLUDED, LogitKind, StepSpec, TrainScope
 
+pytestmark = pytest.mark.slow  # exports, and trains on real runtimes
+
 SMALL = StepSpec("three_convolutions", embedding_dim=16, image_shape=(1, 16, 16))
 
 

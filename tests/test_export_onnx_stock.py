@@ -16,6 +16,8 @@ from ondevice.artifact import Artifact
 from ondevice.backends.eager import EagerBackend
 from ondevice.vocabulary import StepSpec
 
+pytestmark = pytest.mark.slow  # exports, and trains on real runtimes
+
 ROOT = Path(__file__).parents[1]
 SPEC = StepSpec("mobilenet_v3_small", embedding_dim=16, image_shape=(3, 32, 32))
 PACKAGES = ("onnxruntime", "numpy", "safetensors")

@@ -17,6 +17,8 @@ from ondevice.backends.onnxruntime_training_module import OnnxruntimeTrainingBac
 from ondevice.golden_step import check_golden
 from ondevice.vocabulary import StepSpec
 
+pytestmark = pytest.mark.slow  # exports, and trains on real runtimes
+
 SMALL = StepSpec("three_convolutions", embedding_dim=8, image_shape=(1, 16, 16))
 
 
