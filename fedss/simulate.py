@@ -152,10 +152,10 @@ def run_experiment(
             try:
                 return simulation.run(resume, on_round, stop_requested)
             except DevicesExhausted as stop:
-                log.print(f"saved in {run_path}; go on with --resume")
+                log.print(f"saved in {run_path}; go on with --resume", soft_wrap=True)
                 raise stop
             except Interrupted as stop:
-                log.print(f"{stop}; saved in {run_path}; go on with --resume")
+                log.print(f"{stop}; saved in {run_path}; go on with --resume", soft_wrap=True)
                 raise typer.Exit(INTERRUPTED) from None
 
 
