@@ -157,6 +157,7 @@ def test_reading_an_artifact_and_opening_a_step_process_need_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[1]).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_step_process_takes_whole_batches_and_reports_what_a_step_costs(artifact: Artifact) -> None:
     job = StepJob(str(artifact.directory), "eager", batch=6, width=5)
     with StepProcess(job) as process:
@@ -169,6 +170,8 @@ def test_a_step_process_takes_whole_batches_and_reports_what_a_step_costs(artifa
         assert process.load_ms > 0
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 def test_both_memory_formats_of_eager_give_the_same_loss(artifact: Artifact) -> None:
     losses = []
     for runtime in ("eager", "eager-channels-last"):

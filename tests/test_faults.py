@@ -114,6 +114,7 @@ class TinyClients:
         return open_client
 
 
+@pytest.mark.slow
 def test_worker_processes_give_the_same_bytes_as_one_process() -> None:
     serial, parallel = TinyFederation(), TinyFederation()
     with WorkerLink(TinyClients(), num_workers=2) as link:
@@ -125,6 +126,7 @@ def test_worker_processes_give_the_same_bytes_as_one_process() -> None:
     assert state_bytes(serial) == state_bytes(parallel)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_costs_its_client_and_is_replaced(
     tmp_path: Path, tiny: TinyFederation
 ) -> None:
@@ -136,6 +138,7 @@ def test_a_worker_that_is_killed_costs_its_client_and_is_replaced(
     assert report.num_updates == 2
 
 
+@pytest.mark.slow
 def test_a_bad_request_does_not_stop_a_worker(tiny: TinyFederation) -> None:
     """The server refuses the request for an impossible class count; the worker goes on with the next client."""
     with WorkerLink(TinyClients(), num_workers=1) as link:
