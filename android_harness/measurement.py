@@ -22,6 +22,8 @@ from ondevice.artifact import MEGABYTE, Artifact
 from ondevice.step_process import CHANNELS_LAST, StepJob, StepProcess, StepTime
 
 YARDSTICK = "eager"
+STOCK_ONNXRUNTIME = "onnxruntime-stock"
+"""The same program as `onnxruntime`, on the build that phones have (`stock_onnxruntime`)."""
 SWAPS = 3
 LOSS_TOLERANCE = 1e-3
 
@@ -66,11 +68,20 @@ def measure_side_by_side(
     warm_up: int,
     steps: int,
     advance: Callable[[], None],
+    stock_onnxruntime: Sequence[Path] = (),
 ) -> list[Measurement]:
-    """One row a runtime.  Every runtime steps in a process of its own, the same step, in turn."""
+    """One row a runtime.  Every runtime steps in a process of its own, the same step, in turn.
+
+    `stock_onnxruntime`: the folders of that contender's packages.
+    """
     with ExitStack() as stack:
-        jobs = [StepJob(str(artifact.directory), runtime, batch, width, threads) for runtime in runtimes]
-        processes = {job.runtime: stack.enter_context(StepProcess(job)) for job in jobs}
+        processes: dict[str, StepProcess] = {}
+        for runtime in runtimes:
+            is_stock = runtime == STOCK_ONNXRUNTIME
+            program = "onnxruntime" if is_stock else runtime
+            job = StepJob(str(artifact.directory), program, batch, width, threads)
+            process = StepProcess(job, stock_onnxruntime if is_stock else ())
+            processes[runtime] = stack.enter_context(process)
         times: dict[str, list[StepTime]] = {runtime: [] for runtime in runtimes}
         for index in range(warm_up + steps):
             for runtime, process in processes.items():

@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from export.footprint import operators, planned_bytes
 from export.golden import build_step, draw_images, expected_step, float64_copy
 from export.lowering import lower
@@ -65,7 +67,7 @@ def export_artifact(
     if recipe.weights is not None:
         weights = load_weights(recipe.weights, weights)
     step = build_step(recipe.spec, weights)
-    with _staging(out) as directory:
+    with _one_thread(), _staging(out) as directory:
         lowered = _Lowered(recipe, step, report)
         micro_batch = lowered.micro_batch()
         programs = lowered.programs(micro_batch)
@@ -193,6 +195,17 @@ def _check_target(out: Path, overwrite: bool) -> None:
         raise FileExistsError(f"{out} exists; choose another --out, or --overwrite it")
     if not (out / MANIFEST).is_file():
         raise FileExistsError(f"{out} exists and is not an artifact; choose another --out")
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Little is computed here, and on a busy machine torch's threads spin: with two, a step of 4 s took over 200 s."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @contextmanager

@@ -12,14 +12,16 @@ import typer
 from android_harness.client_bench import BUNDLE_OF_RUNTIME, BenchSize
 from android_harness.device import DeviceDescription, DeviceError
 from android_harness.measurement import (
+    STOCK_ONNXRUNTIME,
     YARDSTICK,
     ContendersDisagree,
     Measurement,
     append_rows,
     measure_side_by_side,
 )
-from android_harness.measurement_plot import plot_measurements
+from android_harness.stock_onnxruntime import stock_onnxruntime_folders, stock_onnxruntime_versions
 from export.communication import round_bytes
+from fedss.bench_charts import write_charts
 from fedss.bench_tables import bench_tables
 from fedss.comma_lists import names, numbers
 from fedss.console import CheckFailed, Json, UsageError, log, progress, show_result
@@ -47,7 +49,11 @@ def command(
         ),
     ] = None,
     runtime: Annotated[
-        str | None, typer.Option(help="Some of the artifact's runtimes; all if not given.")
+        str | None,
+        typer.Option(
+            help="Some of the artifact's runtimes; all if not given.  On the host also onnxruntime-stock: "
+            "what phones have, fetched at the first time."
+        ),
     ] = None,
     against: Annotated[
         str | None,
@@ -83,9 +89,9 @@ def command(
     device_timeout: Annotated[
         float, typer.Option(min=1, help="Seconds that one program may run on a device.")
     ] = 1800,
-    out: Annotated[
-        Path, typer.Option(help="Where rows accumulate (results.jsonl) and the plot goes.")
-    ] = Path("runs/bench"),
+    out: Annotated[Path, typer.Option(help="Where rows accumulate (results.jsonl) and the plots go.")] = Path(
+        "runs/bench"
+    ),
     cache: Cache = DEFAULT_CACHE,
     as_json: Json = False,
 ) -> None:
@@ -106,6 +112,7 @@ def command(
         threads=numbers("--threads", threads),
         warm_up=warm_up,
         steps=steps,
+        stock_onnxruntime=stock_onnxruntime_folders(cache) if STOCK_ONNXRUNTIME in runtimes else [],
     )
     results = _Results(out)
     limits: list[dict[str, Any]] = []
@@ -119,11 +126,11 @@ def command(
                 log.print(limit.words(memory_mb))
         else:
             for size in request.micro_batches:
-                with with_micro_batch(opened, size, request.runtimes) as exported:
+                with with_micro_batch(opened, size, request.programs()) as exported:
                     rows = _measure(exported, request, there)
                     results.add(exported, rows, there.description)
-    plot_measurements(results.rows, out / "bench.png")
-    log.print(f"rows added to {results.path}, plot in {out / 'bench.png'}")
+    pictures = write_charts(results.path)
+    log.print(f"rows added to {results.path}, drawn in {', '.join(map(str, pictures))}")
     context: dict[str, Any] = {"device": asdict(there.description), "artifact_sha256": opened.sha256}
     if find_max_batch:
         context["memory_limits"] = limits
@@ -142,6 +149,14 @@ class _Request:
     threads: list[int]
     warm_up: int
     steps: int
+    stock_onnxruntime: list[Path]
+    """Folders of its packages, if it is among the runtimes."""
+
+    def programs(self) -> list[str]:
+        """The runtimes by the programs that they run."""
+        return list(
+            dict.fromkeys("onnxruntime" if name == STOCK_ONNXRUNTIME else name for name in self.runtimes)
+        )
 
     def sizes(self, micro_batch: int) -> list[BenchSize]:
         return [
@@ -175,7 +190,8 @@ def _complete(artifact: Artifact, row: Measurement, description: DeviceDescripti
         "bytes_up": exchanged.request + exchanged.update,
         "device": asdict(description),
         "emulated": description.emulated,
-        "versions": installed_versions(),
+        "versions": installed_versions()
+        | (stock_onnxruntime_versions() if row.runtime == STOCK_ONNXRUNTIME else {}),
         "artifact_sha256": artifact.sha256,
     }
 
@@ -184,7 +200,7 @@ def _measure(artifact: Artifact, request: _Request, there: BenchDevice) -> list[
     sizes = request.sizes(artifact.micro_batch)
     if there.description.name != HOST:
         return there.measure(artifact, request.runtimes, sizes)
-    rows = _measure_here(artifact, [*request.yardsticks, *request.runtimes], sizes)
+    rows = _measure_here(artifact, request, sizes)
     bundled = [runtime for runtime in request.runtimes if runtime in BUNDLE_OF_RUNTIME]
     if not bundled:
         return rows
@@ -196,9 +212,8 @@ def _measure(artifact: Artifact, request: _Request, there: BenchDevice) -> list[
     return rows + [replace(row, runtime=row.runtime + CLIENT_SUFFIX) for row in clients]
 
 
-def _measure_here(
-    artifact: Artifact, contenders: Sequence[str], sizes: Sequence[BenchSize]
-) -> list[Measurement]:
+def _measure_here(artifact: Artifact, request: _Request, sizes: Sequence[BenchSize]) -> list[Measurement]:
+    contenders = [*request.yardsticks, *request.runtimes]
     rows: list[Measurement] = []
     with progress("stepping") as advance:
         total = sum(size.warm_up + size.steps for size in sizes)
@@ -220,6 +235,7 @@ def _measure_here(
                     size.warm_up,
                     size.steps,
                     count_step,
+                    request.stock_onnxruntime,
                 )
             except ContendersDisagree as error:
                 raise CheckFailed(str(error)) from error
@@ -253,6 +269,8 @@ def _runtimes(artifact: Artifact, text: str | None, device: str) -> list[str]:
     """What was asked for, if the artifact has it and the device a client for it."""
     available = [name for name in artifact.manifest.runtimes if device == HOST or name in BUNDLE_OF_RUNTIME]
     chosen = available if text is None else names("--runtime", text)
+    if device == HOST and "onnxruntime" in available:
+        available = [*available, STOCK_ONNXRUNTIME]
     unknown = [name for name in chosen if name not in available]
     if unknown or (device != HOST and not chosen):
         what = f"--runtime names {', '.join(unknown)}" if unknown else "--runtime is not given"

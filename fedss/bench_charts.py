@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
-from android_harness.measurement_records import DeviceRows, MeasurementRow
+from android_harness.measurement_records import DeviceRows, MeasurementRow, by_device, read_measurements
 from fedss.chart_style import FAINT, Canvas, Chart, colour_of, marker_of, place_bars, plain_numbers
 
 AXES = {
@@ -26,6 +27,16 @@ EMBEDDING_DIMS = (64, 1280)
 NUM_CLASSES = np.logspace(3, 6, 31)
 Figure = Callable[[MeasurementRow], float | None]
 _MEMORY: tuple[Figure, str] = (lambda row: row.peak_mb, "peak memory, MB")
+
+
+def write_charts(results: Path) -> list[Path]:
+    """Pictures of everything that a results file holds, as PNG beside it."""
+    pictures = []
+    for number, measured in enumerate(by_device(read_measurements(results)), start=1):
+        for chart in device_charts(measured, f"bench-{number}"):
+            pictures.append(results.parent / f"{chart.name}.png")
+            chart.write_png(pictures[-1])
+    return pictures
 
 
 def device_charts(measured: DeviceRows, name: str) -> list[Chart]:

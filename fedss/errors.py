@@ -11,6 +11,7 @@ from fedss.console import CheckFailed, ExitCode, UsageError
 from fedss.device_rounds import DevicesExhausted
 from ondevice.artifact import ArtifactError
 from ondevice.native.build import KernelBuildError
+from ondevice.step_process import StepProcessError
 from server_sim.experiment import ConfigurationError
 from server_sim.one_round import RoundAbandoned
 from server_sim.population import PopulationError
@@ -43,7 +44,15 @@ _CODES: tuple[tuple[tuple[type[Exception], ...], ExitCode], ...] = (
     ),
     # What a device, or the making of a program for one, stumbled over.
     (
-        (RoundAbandoned, DevicesExhausted, DeviceError, MissingPackage, WheelError, KernelBuildError),
+        (
+            RoundAbandoned,
+            DevicesExhausted,
+            DeviceError,
+            MissingPackage,
+            WheelError,
+            KernelBuildError,
+            StepProcessError,
+        ),
         ExitCode.DEVICE,
     ),
 )

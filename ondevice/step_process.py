@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -63,12 +63,15 @@ class StepTime:
 class StepProcess:
     """The parent's side.  A context manager: the process is gone when the block ends."""
 
-    def __init__(self, job: StepJob) -> None:
+    def __init__(self, job: StepJob, import_first: Sequence[Path] = ()) -> None:
+        """`import_first`: folders whose packages the process takes before those that are installed here."""
         self.job = job
         self._errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in `close`
         # One BLAS thread: numpy would otherwise reserve memory for every core of the machine.
         environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": os.pathsep.join(
+                [*map(str, import_first), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+            ),
             "OPENBLAS_NUM_THREADS": "1",
             "OMP_NUM_THREADS": str(job.threads),
         }

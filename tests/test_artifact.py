@@ -158,6 +158,7 @@ def test_reading_an_artifact_and_opening_a_step_process_need_no_torch() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_step_process_takes_whole_batches_and_reports_what_a_step_costs(artifact: Artifact) -> None:
     job = StepJob(str(artifact.directory), "eager", batch=6, width=5)
     with StepProcess(job) as process:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 import typer
-from tiny_artifact import make_tiny_artifact
+from arm_programs import CACHE
+from runtime_artifact import make_artifact
+from tiny_artifact import SPEC, make_tiny_artifact
 from typer.testing import CliRunner, Result
 
 import fedss.bench
@@ -56,6 +58,7 @@ def run_bench(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments))
 
 
+@pytest.mark.slow
 def test_rows_have_the_promised_keys_and_accumulate(artifact: Artifact, tmp_path: Path) -> None:
     out = tmp_path / "bench"
     arguments = [
@@ -80,12 +83,15 @@ def test_rows_have_the_promised_keys_and_accumulate(artifact: Artifact, tmp_path
     assert answer["artifact_sha256"] == artifact.sha256
     assert answer["device"]["name"] == "host"
     assert {"device", "versions", "artifact_sha256", "commit", "time"} < set(lines[0])
-    assert (out / "bench.png").read_bytes().startswith(b"\x89PNG")
+    pictures = list(out.glob("bench-1-*.png"))
+    assert pictures
+    assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
     eager = answer["rows"][0]
     assert (eager["runtime"], eager["width"], eager["batch"], eager["micro_batch"]) == ("eager", 3, 6, 6)
     assert eager["ratio_to_eager"] == 1.0
 
 
+@pytest.mark.slow
 def test_the_table_names_every_contender_in_eighty_columns(artifact: Artifact, tmp_path: Path) -> None:
     result = run_bench(str(artifact.directory), "--steps", "1", "--widths", "3", "--out", str(tmp_path))
     assert result.exception is None, result.output
@@ -93,6 +99,7 @@ def test_the_table_names_every_contender_in_eighty_columns(artifact: Artifact, t
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_contenders_are_stepped_in_turn(artifact: Artifact) -> None:
     """One call of `advance` a turn of all, warm-up included."""
     turns: list[float] = []
@@ -111,6 +118,29 @@ def test_contenders_are_stepped_in_turn(artifact: Artifact) -> None:
     for row in rows:
         assert (row.cpu_ms_p50 or 0) <= (row.cpu_ms_p90 or 0)
         assert (row.peak_mb or 0) > 50  # each process holds torch
+
+
+@pytest.mark.slow
+def test_the_stock_runtime_is_another_one_and_computes_the_same(tmp_path: Path) -> None:
+    artifact = make_artifact(tmp_path / "artifact", SPEC, "onnxruntime")
+    arguments = [
+        "--runtime",
+        "onnxruntime,onnxruntime-stock",
+        "--against",
+        "none",
+        "--batch",
+        "2",
+        "--widths",
+        "3",
+    ]
+    out = tmp_path / "bench"
+    result = run_bench(
+        str(artifact.directory), *arguments, "--out", str(out), "--cache", str(CACHE), "--json"
+    )
+    assert result.exception is None, result.output
+    versions = {row["runtime"]: row["versions"] for row in json.loads(result.stdout)["rows"]}
+    assert "onnxruntime" not in versions["onnxruntime"]  # the training build has another name
+    assert versions["onnxruntime-stock"]["onnxruntime"] == "1.31.1"
 
 
 def test_contenders_that_compute_different_things_are_not_compared() -> None:

@@ -31,8 +31,6 @@ from ondevice.backends.opening import open_backend
 from ondevice.golden_step import check_golden
 from ondevice.vocabulary import StepSpec
 
-pytestmark = pytest.mark.slow  # exports, and trains on real runtimes
-
 TINY = [
     "--arch",
     "three_convolutions",
@@ -67,6 +65,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     return out, json.loads(result.stdout)
 
 
+@pytest.mark.slow
 def test_an_export_prints_files_and_parity_and_leaves_only_the_artifact(
     exported: tuple[Path, dict[str, object]],
 ) -> None:
@@ -92,6 +91,7 @@ def test_an_export_prints_files_and_parity_and_leaves_only_the_artifact(
     assert [path.name for path in out.parent.iterdir()] == ["artifact"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["executorch", "onnxruntime", "onnxruntime-training"])
 def test_a_published_artifact_passes_its_golden_step_again(
     runtime: str, exported: tuple[Path, dict[str, object]]
@@ -100,6 +100,7 @@ def test_a_published_artifact_passes_its_golden_step_again(
     assert check_golden(open_backend(artifact, runtime), artifact.initial(), artifact.golden()).passed
 
 
+@pytest.mark.slow
 def test_inspect_shows_operators_memory_and_what_sampling_saves(
     exported: tuple[Path, dict[str, object]],
 ) -> None:
@@ -123,12 +124,14 @@ def test_inspect_shows_operators_memory_and_what_sampling_saves(
     assert one["bytes_per_round"]["total"] < one["full_softmax_bytes_per_round"]["total"]
 
 
+@pytest.mark.slow
 def test_inspect_and_export_show_tables_to_people(exported: tuple[Path, dict[str, object]]) -> None:
     shown = run(fedss.inspect.command, str(exported[0]), "--width", "20").stdout
     for words in ("every file verified", "three_convolutions", "full softmax", "executorch"):
         assert words in shown
 
 
+@pytest.mark.slow
 def test_bench_measures_a_runtime_beside_eager(
     exported: tuple[Path, dict[str, object]], tmp_path: Path
 ) -> None:
@@ -243,6 +246,7 @@ def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "artifact").exists()
 
 
+@pytest.mark.slow
 def test_a_memory_budget_is_measured_and_kept(tmp_path: Path) -> None:
     result = run_export(
         tmp_path / "artifact", "--runtimes", "onnxruntime", "--memory-budget", "2000", "--json"

@@ -25,8 +25,6 @@ from native_kernels import (
 from torch import Tensor
 from torch.nn import functional as F
 
-pytestmark = pytest.mark.slow  # exports, and trains on real runtimes
-
 INSTRUCTION_SETS = ("baseline", "avx2") if platform.machine() == "x86_64" else ("baseline",)
 BY_NAME: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
@@ -49,12 +47,14 @@ def random(seed: int, *shape: int) -> FloatArray:
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
-def assert_close(found: FloatArray, expected: Tensor | FloatArray) -> None:
-    """To float32's rounding in a sum; `expected` may come in double."""
+def assert_close(found: FloatArray, expected: Tensor | FloatArray, summed: float = 0.0) -> None:
+    """To float32's rounding in a sum; `expected` may come in double.  `summed`: the size of terms that may cancel."""
     expected = np.asarray(expected, np.float64)
     assert found.shape == expected.shape
     distance = np.linalg.norm(found - expected)
-    assert distance <= 2e-6 * np.linalg.norm(expected) + 1e-6 * found.size**0.5, f"{distance:.2e} apart"
+    assert distance <= 2e-6 * (np.linalg.norm(expected) + summed) + 1e-6 * found.size**0.5, (
+        f"{distance:.2e} apart"
+    )
 
 
 def planes(batch_first: Tensor) -> Tensor:
@@ -223,8 +223,11 @@ def test_group_norm_gradient_of_every_form_of_gradient(
     kernels.group_norm_gradient(formula, norm.formula, *map(pointer, outs), 0, norm.groups)
     # The value sits on a kink of the activation within float32's reach once in a million elements.
     assert_close(outs[0], planes(expected[0]))
-    assert_close(outs[1], expected[1])
-    assert_close(outs[2], expected[2])
+    summed = float(
+        gradient.norm()
+    )  # of a gradient that is the same all over a plane, the terms of gamma's cancel
+    assert_close(outs[1], expected[1], summed)
+    assert_close(outs[2], expected[2], summed)
 
 
 @sweep

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import collections
-from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import onnx
 import pytest
 import torch
-from onnx_artifact import MAX_WIDTH, MICRO_BATCH, make_artifact, random_step_inputs
+from runtime_artifact import MAX_WIDTH, make_artifact, random_step_inputs
 from torch import Tensor, nn
 
 from export import lower_onnx
-from export.golden import build_step, draw_images, expected_step, float64_copy
+from export.golden import build_step
 from export.unsupported_operator import UnsupportedOperator
 from ondevice.artifact import Artifact
 from ondevice.backends import Batch
 from ondevice.backends.eager import EagerBackend, initial_parameters
 from ondevice.backends.onnxruntime_module import OnnxruntimeBackend
-from ondevice.golden_step import check_golden
 from ondevice.train_step import TrainStep
-from ondevice.vocabulary import EXCLUDED, LogitKind, StepSpec, TrainScope
-
-pytestmark = pytest.mark.slow  # exports, and trains on real runtimes
+from ondevice.vocabulary import EXCLUDED, StepSpec
 
 SMALL = StepSpec("three_convolutions", embedding_dim=16, image_shape=(1, 16, 16))
 
@@ -32,58 +27,6 @@ SMALL = StepSpec("three_convolutions", embedding_dim=16, image_shape=(1, 16, 16)
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return make_artifact(tmp_path_factory.mktemp("small"), SMALL, "onnxruntime")
-
-
-def small_networks() -> list[StepSpec]:
-    shapes = {"three_convolutions": (1, 15, 17), "two_convolutions": (3, 12, 12)}
-    return [
-        StepSpec(architecture, 16, shape, logits, train)
-        for architecture, shape in shapes.items()
-        for logits in get_args(LogitKind)
-        for train in get_args(TrainScope)
-    ]
-
-
-def mobile_networks() -> list[StepSpec]:
-    return [
-        StepSpec("mobilenet_v3_small", 16, (3, 32, 32), "cosine", "all"),
-        StepSpec("mobilenet_v3_small", 16, (3, 32, 32), "dot", "head"),
-        StepSpec("mobilenet_v3_large", 16, (3, 40, 32), "cosine", "all"),
-        StepSpec("mobilenet_v3_large", 16, (3, 40, 32), "cosine", "last-two"),
-    ]
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [*small_networks(), *mobile_networks()],
-    ids=lambda spec: f"{spec.architecture}-{spec.logits}-{spec.train}",
-)
-def test_loss_and_every_gradient_are_those_of_float64(spec: StepSpec, tmp_path: Path) -> None:
-    artifact = make_artifact(tmp_path, spec, "onnxruntime")
-    backend = OnnxruntimeBackend(artifact)
-    weights = artifact.initial()
-    exact = float64_copy(build_step(spec, weights))
-    images = draw_images(exact, MICRO_BATCH, seed=1)
-    for width, examples in [(1, 1), (7, 3), (170, MICRO_BATCH), (MAX_WIDTH, MICRO_BATCH)]:
-        comparison = check_golden(backend, weights, expected_step(exact, images[:examples], width, seed=2))
-        assert comparison.passed, f"width {width}, {examples} examples: {comparison.explain()}"
-
-
-def test_after_five_sgd_steps_the_parameters_are_those_of_eager(small: Artifact) -> None:
-    initial = small.initial()
-    trained = []
-    for backend in (OnnxruntimeBackend(small), EagerBackend(SMALL, initial)):
-        weights = {name: value.copy() for name, value in initial.items()}
-        columns, adjust, batch = random_step_inputs(SMALL, 30, 3)
-        for _ in range(5):
-            result = backend.step(weights, columns, adjust, batch)
-            columns -= 0.1 * result.columns_gradient
-            for name, gradient in result.extractor_gradients.items():
-                weights[name] -= 0.1 * gradient
-        trained.append({**weights, "columns": columns})
-    for name, value in trained[0].items():
-        np.testing.assert_allclose(value, trained[1][name], rtol=1e-4, atol=1e-6, err_msg=name)
-    assert not np.allclose(trained[0]["conv1.weight"], initial["conv1.weight"], atol=1e-4)
 
 
 def test_padding_gets_no_gradient_and_changes_nothing(small: Artifact) -> None:
@@ -161,14 +104,14 @@ def test_a_frozen_extractor_has_no_backward_pass() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"width": MAX_WIDTH + 1}, "1025 columns; the step takes 1 to 1024"),
+        ({"width": MAX_WIDTH + 1}, "1501 columns; the step takes 1 to 1500"),
         ({"label": 9}, "labels reach from"),
         ({"label": -1}, "labels reach from -1"),
         ({"image_shape": (1, 17, 16)}, "images are float32"),
         ({"examples": 5}, "5 examples; one step takes 1 to 4"),
     ],
 )
-def test_a_step_that_does_not_fit_is_refused(small: Artifact, change: dict[str, int], message: str) -> None:
+def test_a_step_that_does_not_fit_is_refused(small: Artifact, change: dict[str, Any], message: str) -> None:
     width, examples = change.get("width", 9), change.get("examples", 2)
     columns, adjust, batch = random_step_inputs(SMALL, width, examples)
     if "label" in change:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx_artifact import make_artifact, random_step_inputs
+from runtime_artifact import make_artifact, random_step_inputs
 
 from ondevice import safetensors_file
 from ondevice.artifact import Artifact

@@ -2,47 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from onnx_artifact import MAX_WIDTH, MICRO_BATCH, make_artifact
+from runtime_artifact import MAX_WIDTH, MICRO_BATCH, make_artifact
 
 from export import lower_ort_training
-from export.golden import build_step, draw_images, expected_step, float64_copy
+from export.golden import build_step
 from ondevice.backends.eager import EagerBackend, initial_parameters
 from ondevice.backends.onnxruntime_training_module import OnnxruntimeTrainingBackend
-from ondevice.golden_step import check_golden
 from ondevice.vocabulary import StepSpec
 
-pytestmark = pytest.mark.slow  # exports, and trains on real runtimes
-
 SMALL = StepSpec("three_convolutions", embedding_dim=8, image_shape=(1, 16, 16))
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        SMALL,
-        replace(SMALL, logits="dot"),
-        replace(SMALL, train="last-two"),
-        replace(SMALL, train="head"),
-        StepSpec("two_convolutions", 8, (3, 12, 12)),
-        StepSpec("mobilenet_v3_small", 8, (3, 32, 32)),
-    ],
-    ids=lambda spec: f"{spec.architecture}-{spec.logits}-{spec.train}",
-)
-def test_loss_and_every_gradient_are_those_of_float64_at_any_width(spec: StepSpec, tmp_path: Path) -> None:
-    artifact = make_artifact(tmp_path, spec, "onnxruntime-training")
-    backend = OnnxruntimeTrainingBackend(artifact)
-    weights = artifact.initial()
-    exact = float64_copy(build_step(spec, weights))
-    images = draw_images(exact, MICRO_BATCH, seed=1)
-    for width, examples in [(1, 1), (MAX_WIDTH, MICRO_BATCH), (7, 2)]:
-        comparison = check_golden(backend, weights, expected_step(exact, images[:examples], width, seed=2))
-        assert comparison.passed, f"width {width}, {examples} examples: {comparison.explain()}"
 
 
 def test_steps_and_embeddings_use_the_weights_that_they_are_given(tmp_path: Path) -> None:

@@ -6,23 +6,29 @@ from pathlib import Path
 
 import numpy as np
 
-from export.golden import build_step
+from export.golden import build_step, draw_images, expected_step, float64_copy
 from export.lowering import lower
 from ondevice import safetensors_file
-from ondevice.artifact import INITIAL, Artifact, Manifest, Parameter, write_artifact
+from ondevice.artifact import GOLDEN, INITIAL, Artifact, Manifest, Parameter, write_artifact
 from ondevice.backends import Batch
 from ondevice.backends.eager import initial_parameters
 from ondevice.backends.opening import Runtime
+from ondevice.golden_step import golden_to_tensors
 from ondevice.vocabulary import FloatArray, StepSpec
 
-MICRO_BATCH = 4
-MAX_WIDTH = 1024
+MICRO_BATCH, MAX_WIDTH = 4, 1500
 
 
 def make_artifact(directory: Path, spec: StepSpec, runtime: Runtime) -> Artifact:
-    """Micro-batch 4, width up to 1024, weights of seed 3."""
+    """Micro-batch 4, width up to 1500, weights of seed 3."""
     weights = initial_parameters(spec, 3)
     step = build_step(spec, weights)
+    exact = float64_copy(step)
+    golden = expected_step(exact, draw_images(exact, MICRO_BATCH, seed=0), width=7, seed=0)
+    files = {
+        INITIAL: safetensors_file.to_bytes(weights, {}),
+        GOLDEN: safetensors_file.to_bytes(golden_to_tensors(golden), {}),
+    }
     manifest = Manifest(
         spec=spec,
         micro_batch=MICRO_BATCH,
@@ -37,12 +43,13 @@ def make_artifact(directory: Path, spec: StepSpec, runtime: Runtime) -> Artifact
         operators={},
         provenance={},
     )
-    programs = lower(runtime, step, MICRO_BATCH, MAX_WIDTH)
-    return write_artifact(directory, manifest, {INITIAL: safetensors_file.to_bytes(weights, {}), **programs})
+    return write_artifact(directory, manifest, files | lower(runtime, step, MICRO_BATCH, MAX_WIDTH))
 
 
-def random_step_inputs(spec: StepSpec, width: int, examples: int) -> tuple[FloatArray, FloatArray, Batch]:
-    random = np.random.default_rng(width)
+def random_step_inputs(
+    spec: StepSpec, width: int, examples: int, seed: int = 0
+) -> tuple[FloatArray, FloatArray, Batch]:
+    random = np.random.default_rng([seed, width])
     columns = random.standard_normal((width, spec.column_dim), np.float32)
     adjust = random.standard_normal(width, np.float32)
     batch = Batch(
