@@ -16,16 +16,12 @@ from typer.testing import CliRunner, Result
 import fedss.bench
 from android_harness.client_bench import parse_bench, per_step
 from android_harness.device import DeviceError
-from android_harness.emulator import EMULATOR_PROGRAMS
 from android_harness.measurement_records import by_device, read_measurements
 from android_harness.memory_limit import largest_survivor
 from android_harness.power_state import PowerState, energy_millijoules, parse_power_state
 from android_harness.qemu import QEMU_PROGRAMS
-from export.pipeline import export_artifact
-from export.recipe import ExportRecipe
 from fedss.console import UsageError
 from ondevice.artifact import Artifact
-from ondevice.vocabulary import StepSpec
 
 CLIENT_LINES = [
     {"event": "ready", "load_ms": 12.0, "swap_ms": 3.0},
@@ -165,36 +161,3 @@ def test_the_host_measures_the_client_that_devices_get_beside_its_python_contend
     assert 0 < client["cpu_ms_p50"] <= client["cpu_ms_p90"]
     assert client["instructions_per_step"] is None
     assert not client["emulated"]
-
-
-@pytest.mark.slow
-def test_an_emulator_finds_where_memory_ends_by_a_real_kill(tmp_path: Path) -> None:
-    """Rows of the survivors have memory and no time; the micro-batch after the largest of them was killed."""
-    require_programs(*EMULATOR_PROGRAMS)
-    spec = StepSpec("three_convolutions", embedding_dim=8, image_shape=(1, 64, 64))
-    recipe = ExportRecipe(spec, ("executorch",), micro_batch=1, max_width=16)
-    artifact = export_artifact(recipe, tmp_path / "artifact")
-    options = [
-        "--find-max-batch",
-        "--memory",
-        "64",
-        "--widths",
-        "9",
-        "--json",
-        "--out",
-        str(tmp_path / "bench"),
-    ]
-    answer = answer_of(run_bench(str(artifact.directory), *options))
-    (limit,) = answer["memory_limits"]
-    lived = max(row["micro_batch"] for row in answer["rows"])
-    assert limit == {
-        "runtime": "executorch",
-        "memory_mb": 64,
-        "max_micro_batch": lived,
-        "killed_at": lived + 1,
-    }
-    for row in answer["rows"]:
-        assert row["emulated"]
-        assert row["device"]["name"] == "emulator"
-        assert 1 < row["peak_mb"] < 64
-        assert row["wall_ms_p50"] is None
