@@ -25,7 +25,7 @@ from export.lower_executorch_formulas import (
     Transposed,
     Value,
 )
-from export.lower_executorch_graph import Rewrite, Rule
+from export.lower_executorch_graph import Rewrite, Rule, shape_of
 from export.lower_executorch_operators import Activation
 
 aten = torch.ops.aten
@@ -132,7 +132,10 @@ def multiply(_: Rewrite, a: Any, b: Any) -> Any:
 def sum_over(r: Rewrite, x: Any, dims: Any, keepdim: bool = False) -> Any:
     if not isinstance(x, GradientTimesValue):
         return NotImplemented
-    if sorted(dim % 4 for dim in dims) != [2, 3]:
+    summed = {dim % 4 for dim in dims}
+    if keepdim:  # torch leaves out dimensions of one element
+        summed |= {dim for dim in (2, 3) if shape_of(r.at.args[0])[dim] == 1}
+    if summed != {2, 3}:
         r.refuse(f"over dimensions {dims}")
     pooled = r.emit(fedss.pooled_product.default, x.planes, *x.value.arguments())
     return PerPlane(pooled) if keepdim else pooled

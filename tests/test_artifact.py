@@ -158,7 +158,6 @@ def test_reading_an_artifact_and_opening_a_step_process_need_no_torch() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_step_process_takes_whole_batches_and_reports_what_a_step_costs(artifact: Artifact) -> None:
     job = StepJob(str(artifact.directory), "eager", batch=6, width=5)
     with StepProcess(job) as process:
@@ -171,7 +170,6 @@ def test_a_step_process_takes_whole_batches_and_reports_what_a_step_costs(artifa
         assert process.load_ms > 0
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_both_memory_formats_of_eager_give_the_same_loss(artifact: Artifact) -> None:
     losses = []

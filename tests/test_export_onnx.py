@@ -1,4 +1,4 @@
-"""step.onnx and embed.onnx against eager: every architecture, scope and kind of logits, any width, partial batches."""
+"""step.onnx and embed.onnx: standard operators, the contract's names, padding, and what is refused."""
 
 from __future__ import annotations
 
