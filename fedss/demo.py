@@ -32,14 +32,15 @@ def command(
     """
     shutil.rmtree(out, ignore_errors=True)
     kept = ["--cache", str(cache)]
+    often = ["--rounds", str(rounds), "--set", "evaluation.every=3"]
     step("A federation of clients that each hold some characters of one typeface.")
     fedss("data", "glyphs-2028", "--contact-sheet", str(out / "glyphs.png"), *kept)
-    fedss("simulate", "glyphs-fedss", "--rounds", str(rounds), "--out", str(out / "fedss"), *kept)
+    fedss("simulate", "glyphs-fedss", *often, "--out", str(out / "fedss"), *kept)
     step(
         "The same, but every client gets its own classes only: it learns to tell those apart, and no others."
     )
     posonly = ["--set", "client.method=positives_only", "--set", "title=PosOnly on 2,028 characters"]
-    fedss("simulate", "glyphs-fedss", "--rounds", str(rounds), *posonly, "--out", str(out / "posonly"), *kept)
+    fedss("simulate", "glyphs-fedss", *often, *posonly, "--out", str(out / "posonly"), *kept)
     step("The training step of MobileNetV3, exported for phones; it checks itself on every runtime.")
     artifact = str(out / "mobilenet-96")
     fedss("export", "--image-size", "96", "--runtimes", "executorch,onnxruntime", "--out", artifact)
