@@ -26,6 +26,7 @@ class FailureReason(enum.StrEnum):
     DISK_FULL = "disk full"
     CORRUPT = "corrupt"  # what arrived is not what was sent
     MISSING = "missing"  # no such file on the device
+    WRONG = "wrong"  # the golden step was not reproduced, or training diverged
     FAILED = "failed"  # anything else; the message has the words of the tool that failed
 
 

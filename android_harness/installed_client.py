@@ -13,7 +13,8 @@ from android_harness.device import Device, DeviceError, FailureReason, RunResult
 
 BUNDLE, ARTIFACT = "bundle", "artifact"
 
-_BAD_FILE = 3  # the client's exit code for a file that it cannot use
+_REASONS = {3: FailureReason.CORRUPT, 5: FailureReason.WRONG}
+"""By the client's exit code: a file that it cannot use; a check that failed."""
 
 
 class InstalledClient:
@@ -33,6 +34,6 @@ class InstalledClient:
         try:
             return result.expect_success(f"{self._device.name}: {verb}")
         except DeviceError as error:
-            if result.exit_code == _BAD_FILE and error.reason is FailureReason.FAILED:
-                raise DeviceError(FailureReason.CORRUPT, str(error)) from None
-            raise
+            if error.reason is not FailureReason.FAILED or result.exit_code not in _REASONS:
+                raise
+            raise DeviceError(_REASONS[result.exit_code], str(error)) from None

@@ -1,20 +1,19 @@
-"""What a step must give: float64 eager is the truth, and float32 eager's own distance from it is the yardstick.
+"""What a step must give: float64 eager is the truth, and what float32 may be off it is the yardstick.
 
-ReLU and hardswish have kinks.  An activation that sits within float32's rounding of one falls on either side of it, in eager
-as in any runtime, and moves some gradients by 1e-3: then a check cannot tell a wrong kernel from bad luck.  Examples are
-independent of each other (GroupNorm), so we draw more than we need and keep those that stay clear of every kink.
+That is eager float32's own distance, or that of the float64 step with every activation that rounding may push across a kink
+on the other side of it (`kinks`), whichever is more.  Examples are independent of each other (GroupNorm), so we draw more
+than we need and keep those that stay clearest of kinks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
+from export.kinks import AcrossKinks, clearance, roundings_of
 from ondevice.backends import Batch
 from ondevice.extractors import build_extractor
 from ondevice.golden_step import GoldenStep
@@ -25,18 +24,15 @@ CANDIDATES_PER_EXAMPLE = 4
 EXAMPLES_AT_ONCE = 4
 """Float64 activations are large; examples are independent, so references are computed in pieces and added."""
 
-_KINKS = {"relu": (0.0,), "hardswish": (-3.0, 3.0), "hardsigmoid": (-3.0, 3.0)}
-
 
 def draw_images(step: TrainStep, count: int, seed: int) -> FloatArray:
-    """[count, C, H, W]: of seeded noise images, those that stay clearest of every kink.  `step` is in float64."""
+    """[count, C, H, W]: of seeded noise images, those that stay clearest of kinks.  `step` is in float64."""
     random = np.random.default_rng(seed)
     candidates = random.standard_normal((CANDIDATES_PER_EXAMPLE * count, *step.spec.image_shape), np.float32)
-    clearances = []
-    for start in range(0, len(candidates), EXAMPLES_AT_ONCE):
-        with _KinkClearance() as clearance, torch.no_grad():
-            step.extractor(torch.from_numpy(candidates[start : start + EXAMPLES_AT_ONCE]).double())
-        clearances.append(clearance.per_example)
+    clearances = [
+        clearance(step.extractor, candidates[start : start + EXAMPLES_AT_ONCE])
+        for start in range(0, len(candidates), EXAMPLES_AT_ONCE)
+    ]
     clearest = np.argsort(-np.concatenate(clearances), kind="stable")[:count]
     return candidates[np.sort(clearest)]
 
@@ -56,15 +52,21 @@ def expected_step(step: TrainStep, images: FloatArray, width: int, seed: int) ->
     weight = random.uniform(0.5, 1, len(images)).astype(np.float32)
     batch = Batch(images, random.integers(0, last_label, len(images)), weight / weight.sum())
     exact_loss, exact = _outputs(step, columns, adjust, batch)
-    eager_loss, eager = _outputs(float32_copy(step), columns, adjust, batch)
-    distance = {name: float(torch.linalg.vector_norm(eager[name].double() - exact[name])) for name in exact}
+    rounded = [
+        _outputs(float32_copy(step), columns, adjust, batch),
+        _outputs(step, columns, adjust, batch, across_kinks=True),
+    ]
+    distance = {
+        name: max(float(torch.linalg.vector_norm(found[name].double() - exact[name])) for _, found in rounded)
+        for name in exact
+    }
     return GoldenStep(
         columns=columns,
         adjust=adjust,
         batch=batch,
         loss=exact_loss,
         gradients={name: gradient.float().numpy() for name, gradient in exact.items()},
-        eager_distance={**distance, "loss": abs(eager_loss - exact_loss)},
+        eager_distance={**distance, "loss": max(abs(loss - exact_loss) for loss, _ in rounded)},
     )
 
 
@@ -92,7 +94,7 @@ def _copy(step: TrainStep, dtype: torch.dtype) -> TrainStep:
 
 
 def _outputs(
-    step: TrainStep, columns: FloatArray, adjust: FloatArray, batch: Batch
+    step: TrainStep, columns: FloatArray, adjust: FloatArray, batch: Batch, across_kinks: bool = False
 ) -> tuple[float, dict[str, Tensor]]:
     """Loss and gradients by name in the step's own precision, added up over pieces of the batch."""
     dtype = step.extractor.get_parameter("embedding.weight").dtype
@@ -101,37 +103,19 @@ def _outputs(
     totals: list[Tensor] = []
     for start in range(0, len(batch.labels), EXAMPLES_AT_ONCE):
         piece = slice(start, start + EXAMPLES_AT_ONCE)
-        loss = step(
-            leaf,
-            torch.from_numpy(adjust).to(dtype),
-            torch.from_numpy(batch.images[piece]).to(dtype),
-            torch.from_numpy(batch.labels[piece]),
-            torch.from_numpy(batch.example_weight[piece]).to(dtype),
-        )
+        rounding: AbstractContextManager[object] = nullcontext()
+        if across_kinks:
+            rounding = AcrossKinks(roundings_of(step.extractor, batch.images[piece]))
+        with rounding:
+            loss = step(
+                leaf,
+                torch.from_numpy(adjust).to(dtype),
+                torch.from_numpy(batch.images[piece]).to(dtype),
+                torch.from_numpy(batch.labels[piece]),
+                torch.from_numpy(batch.example_weight[piece]).to(dtype),
+            )
         loss, extractor_gradients, columns_gradient = loss_and_gradients(loss, step.trainable_tensors(), leaf)
         total_loss += loss.item()
         gradients = [*extractor_gradients, columns_gradient]
         totals = [a + b for a, b in zip(totals, gradients, strict=True)] if totals else gradients
     return total_loss, dict(zip([*step.trainable, "columns"], totals, strict=True))
-
-
-class _KinkClearance(TorchFunctionMode):
-    """Watches the activations that an extractor calls: how near does any of their inputs come to a kink, per example?"""
-
-    per_example: np.ndarray[Any, np.dtype[np.float64]]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.per_example = np.array(np.inf)
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        for kink in _KINKS.get(getattr(func, "__name__", ""), ()):
-            nearest = (args[0] - kink).abs().flatten(1).amin(1)  # [b]
-            self.per_example = np.minimum(self.per_example, nearest.numpy())
-        return func(*args, **(kwargs or {}))

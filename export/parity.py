@@ -8,6 +8,9 @@ from ondevice.artifact import Artifact, Parity
 from ondevice.backends.opening import open_backend
 from ondevice.golden_step import Comparison, GoldenStep, check_golden
 
+BASELINE_SLACK = 3.0
+"""ExecuTorch's portable kernels add up one number after the other, and are off by a little more than a careful runtime."""
+
 
 class ParityFailed(RuntimeError):
     """A runtime's loss or gradients are further from the truth than float32 explains."""
@@ -18,9 +21,10 @@ def check_parity(artifact: Artifact, runtime: str, steps: Sequence[GoldenStep]) 
     backend = open_backend(artifact, runtime)
     weights = artifact.initial()
     comparisons: list[Comparison] = []
+    slack = BASELINE_SLACK if runtime == "executorch-stock" else 1.0
     for step in steps:
         comparison = check_golden(backend, weights, step)
-        if not comparison.passed:
+        if any(not times <= slack for times in comparison.beyond.values()):
             raise ParityFailed(
                 f"{runtime} at width {len(step.columns)}, {len(step.batch.labels)} examples: {comparison.explain()}; "
                 "nothing was published. A kernel or a lowering is wrong: compare it with eager on a smaller network"

@@ -47,8 +47,7 @@ class BenchDevice:
         rows, losses = [], []
         for runtime in runtimes:
             client = InstalledClient(self.device, self._bundle(runtime), artifact.directory, self.timeout)
-            log.print(f"{self.description.name}: golden step of {runtime}")
-            check_client(client, runtime)
+            self._check(client, runtime)
             for size in sizes:
                 log.print(f"{self.description.name}: {runtime}, batch {size.batch}, {size.width} classes")
                 row, loss = measure_client(self.device, client, runtime, artifact.spec.image_shape[1], size)
@@ -60,6 +59,15 @@ class BenchDevice:
             except ContendersDisagree as error:
                 raise CheckFailed(str(error)) from error
         return rows
+
+    def _check(self, client: InstalledClient, runtime: str) -> None:
+        log.print(f"{self.description.name}: golden step of {runtime}")
+        try:
+            check_client(client, runtime)
+        except DeviceError as error:
+            if error.reason is not FailureReason.WRONG:
+                raise
+            raise CheckFailed(f"{runtime} is not measured: {error}") from error
 
     def _bundle(self, runtime: str) -> Bundle:
         return bundle_for(self.cache, BUNDLE_OF_RUNTIME[runtime], self.description.abi)

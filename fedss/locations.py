@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ondevice.cache_folder import default_cache_folder
+
 Cache = Annotated[
     Path,
     typer.Option(
@@ -15,5 +17,5 @@ Cache = Annotated[
         show_default="~/.cache/fedss",
     ),
 ]
-DEFAULT_CACHE = Path.home() / ".cache" / "fedss"
+DEFAULT_CACHE = default_cache_folder()
 DEFAULT_RUNS = Path("runs")

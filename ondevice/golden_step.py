@@ -2,7 +2,7 @@
 
 Every artifact carries one, so that a runtime can prove itself on any device, without torch, before it trains.  What is
 expected was computed in float64.  The tolerance is a distance in L2, tensor by tensor: 1e-5 of the gradient's norm, or
-three times what eager float32 itself was off, whichever is more.  A single element says little: one activation that falls
+three times what eager float32 may itself be off, whichever is more.  A single element says little: one activation that falls
 on the other side of a ReLU's kink moves some elements by 1e-3, in eager float32 as well.
 """
 
@@ -34,7 +34,7 @@ class GoldenStep:
     gradients: Parameters
     """One a trainable tensor, in contract order; that of the columns is last and called `columns`."""
     eager_distance: Mapping[str, float]
-    """Per gradient: how far eager float32 was from it, in L2."""
+    """Per gradient: how far eager float32 may be from it, in L2, with activations near a kink on either side of it."""
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from export.pipeline import export_artifact
 from export.recipe import ExportRecipe
-from ondevice.artifact import Artifact
+from ondevice import safetensors_file
+from ondevice.artifact import GOLDEN, Artifact, FileEntry, open_artifact, rewrite_manifest
 from ondevice.backends.opening import Runtime
 from ondevice.client import Client
 from ondevice.device_files import DevicePlan, write_examples, write_plan, write_seed
@@ -40,6 +43,23 @@ PLAN = RoundPlan(
 
 def export_small(directory: Path, *runtimes: Runtime) -> Artifact:
     return export_artifact(ExportRecipe(SPEC, runtimes, micro_batch=4, max_width=64), directory)
+
+
+def copy_with_wrong_golden_step(artifact: Artifact, directory: Path) -> Artifact:
+    """All hashes are right; the gradient that is expected of the first tensor is not."""
+    copy = open_artifact(Path(shutil.copytree(artifact.directory, directory)))
+    tensors, _ = safetensors_file.read_file(copy.path(GOLDEN))
+    name = f"gradient/{copy.trainable[0]}"
+    tensors[name] = np.asarray(tensors[name]) * np.float32(1.001)
+    replace_file(copy, GOLDEN, safetensors_file.to_bytes(tensors, {}))
+    return open_artifact(directory)
+
+
+def replace_file(artifact: Artifact, name: str, data: bytes) -> None:
+    """A changed file that the manifest agrees with."""
+    artifact.path(name).write_bytes(data)
+    files = {**artifact.manifest.files, name: FileEntry(len(data), hashlib.sha256(data).hexdigest())}
+    rewrite_manifest(artifact.directory, replace(artifact.manifest, files=files))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 from arm_programs import CACHE, require_programs
-from device_case import export_small
+from device_case import copy_with_wrong_golden_step, export_small
 from tiny_artifact import make_tiny_artifact
 from typer.testing import CliRunner, Result
 
@@ -20,7 +20,7 @@ from android_harness.measurement_records import by_device, read_measurements
 from android_harness.memory_limit import largest_survivor
 from android_harness.power_state import PowerState, energy_millijoules, parse_power_state
 from android_harness.qemu import QEMU_PROGRAMS
-from fedss.console import UsageError
+from fedss.console import CheckFailed, UsageError
 from ondevice.artifact import Artifact
 
 CLIENT_LINES = [
@@ -161,3 +161,12 @@ def test_the_host_measures_the_client_that_devices_get_beside_its_python_contend
     assert 0 < client["cpu_ms_p50"] <= client["cpu_ms_p90"]
     assert client["instructions_per_step"] is None
     assert not client["emulated"]
+
+
+@pytest.mark.slow
+def test_a_client_that_misses_the_golden_step_is_not_measured(artifact: Artifact, tmp_path: Path) -> None:
+    wrong = copy_with_wrong_golden_step(artifact, tmp_path / "artifact")
+    options = ["--runtime", "executorch", "--against", "none"]
+    result = run_bench(str(wrong.directory), *options, *SMALL, "--out", str(tmp_path / "bench"))
+    assert isinstance(result.exception, CheckFailed)
+    assert "executorch is not measured: host: check exited with code 5" in str(result.exception)

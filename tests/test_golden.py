@@ -6,39 +6,52 @@ import numpy as np
 import pytest
 import torch
 
-from export.golden import _KinkClearance, build_step, draw_images, expected_step, float64_copy
+from export.golden import build_step, draw_images, expected_step, float64_copy
+from export.kinks import AcrossKinks, clearance, roundings_of
 from ondevice.backends.eager import EagerBackend, initial_parameters
 from ondevice.golden_step import check_golden
-from ondevice.vocabulary import EXCLUDED, FloatArray, StepSpec
+from ondevice.vocabulary import EXCLUDED, StepSpec
 
 SPEC = StepSpec("mobilenet_v3_small", embedding_dim=8, image_shape=(3, 32, 32))
 
 
-def clearance(images: FloatArray, spec: StepSpec) -> float:
-    step = float64_copy(build_step(spec, initial_parameters(spec, 0)))
-    with _KinkClearance() as watch, torch.no_grad():
-        step.extractor(torch.from_numpy(images).double())
-    return float(watch.per_example.min())
-
-
 def test_chosen_examples_stay_clear_of_kinks_where_others_do_not() -> None:
     step = float64_copy(build_step(SPEC, initial_parameters(SPEC, 0)))
-    chosen = clearance(draw_images(step, 3, seed=0), SPEC)
-    anything = clearance(np.random.default_rng(0).standard_normal((12, 3, 32, 32), np.float32), SPEC)
-    assert chosen > anything  # the very candidates that the three were chosen from
-    assert chosen > 2e-7  # float32 rounds activations of about 1 to 1e-7
+    chosen = clearance(step.extractor, draw_images(step, 3, seed=0)).min()
+    candidates = np.random.default_rng(0).standard_normal((12, 3, 32, 32), np.float32)
+    assert chosen > clearance(step.extractor, candidates).min()  # what the three were chosen from
+    assert chosen > 1  # rounding alone does not carry any of their activations across
 
 
-def test_every_activation_with_a_kink_is_watched() -> None:
-    inputs = torch.tensor([[0.25, 5.0], [2.0, -2.0]])
-    for activation, nearest in (
-        ("relu", [0.25, 2.0]),
-        ("hardswish", [2.0, 1.0]),
-        ("hardsigmoid", [2.0, 1.0]),
-    ):
-        with _KinkClearance() as watch:
-            getattr(torch.nn.functional, activation)(inputs)
-        np.testing.assert_allclose(watch.per_example, nearest)
+class Activated(torch.nn.Module):
+    """One activation of inputs scaled by a number that float32 does not have."""
+
+    def __init__(self, activation: str) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(1.1, dtype=torch.float64))
+        self._activation = getattr(torch.nn.functional, activation)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        activated: torch.Tensor = self._activation(images * self.scale)
+        return activated
+
+
+@pytest.mark.parametrize(("activation", "kink"), [("relu", 0.0), ("hardswish", -3.0), ("hardsigmoid", 3.0)])
+def test_what_is_within_rounding_of_a_kink_goes_to_its_other_side(activation: str, kink: float) -> None:
+    network = Activated(activation)
+    images = np.array([[(kink + 1e-7) / 1.1, 0.7, -0.8], [0.9, (kink + 0.3) / 1.1, 1.3]], np.float32)
+    roundings = roundings_of(network, images)
+    assert len(roundings) == 1
+    assert 0 < roundings[0] < 1e-6
+    near, far = clearance(network, images)
+    assert near < 100
+    assert far > 1e5
+    x = torch.from_numpy(images).double()
+    with AcrossKinks([1e-6]):
+        moved = network(x)
+    mirrored = x * network.scale
+    mirrored[0, 0] = 2 * kink - mirrored[0, 0]
+    torch.testing.assert_close(moved, network._activation(mirrored), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("train", ["all", "last-two", "head"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import shutil
 import struct
@@ -13,11 +12,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from arm_programs import CACHE
-from device_case import NUM_CLASSES, PLAN, DeviceCase, export_small, furthest, run
+from device_case import (
+    NUM_CLASSES,
+    PLAN,
+    DeviceCase,
+    copy_with_wrong_golden_step,
+    export_small,
+    furthest,
+    replace_file,
+    run,
+)
 
 from android_harness.bundle import build_bundle
 from ondevice import safetensors_file
-from ondevice.artifact import GOLDEN, Artifact, FileEntry, open_artifact, rewrite_manifest
+from ondevice.artifact import Artifact, open_artifact
 from ondevice.backends.opening import open_backend
 from ondevice.vocabulary import LocalTraining, RoundPlan
 from ondevice.wire import Precision
@@ -95,22 +103,11 @@ def test_the_golden_step_is_reproduced(runtime: str, client: list[str], artifact
 def test_a_step_that_misses_the_golden_one_fails_the_check(
     client: list[str], artifact: Artifact, tmp_path: Path
 ) -> None:
-    copy = open_artifact(Path(shutil.copytree(artifact.directory, tmp_path / "artifact")))
-    tensors, _ = safetensors_file.read_file(copy.path(GOLDEN))
-    name = f"gradient/{copy.trainable[0]}"
-    tensors[name] = np.asarray(tensors[name]) * np.float32(1.001)
-    replace_file(copy, GOLDEN, safetensors_file.to_bytes(tensors, {}))
+    copy = copy_with_wrong_golden_step(artifact, tmp_path / "artifact")
     done = run([*client, "check", "--artifact", str(copy.directory)])
     assert done.returncode == 5
     assert "1 of" in done.stderr
     assert json.loads(done.stdout)["worst_tensor"] == copy.trainable[0]
-
-
-def replace_file(artifact: Artifact, name: str, data: bytes) -> None:
-    """A changed file that the manifest agrees with."""
-    artifact.path(name).write_bytes(data)
-    files = {**artifact.manifest.files, name: FileEntry(len(data), hashlib.sha256(data).hexdigest())}
-    rewrite_manifest(artifact.directory, dataclasses.replace(artifact.manifest, files=files))
 
 
 def test_bench_tells_time_memory_and_a_loss_that_threads_do_not_change(

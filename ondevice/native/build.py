@@ -19,6 +19,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from ondevice.cache_folder import default_cache_folder
+
 SOURCE_FOLDER = Path(__file__).parent
 KERNEL_SOURCES = (
     "product.cpp",
@@ -145,11 +147,6 @@ def executorch_folder() -> Path:
             "executorch is not installed; the kernels are compiled against it: pip install executorch==1.5.1"
         )
     return Path(next(iter(spec.submodule_search_locations)))
-
-
-def default_cache_folder() -> Path:
-    """`~/.cache/fedss`, or where XDG_CACHE_HOME says."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedss"
 
 
 def _fingerprint(target: Target) -> str:
