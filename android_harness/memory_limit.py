@@ -1,7 +1,7 @@
 """The largest micro-batch that a device survives, found by trying: the failing end is a real kill for memory.
 
-Memory grows almost linearly with the micro-batch, so that two survivors tell where to look; what decides is that one
-micro-batch was seen to live and the next one to be killed.
+Memory grows almost linearly with the micro-batch, so that two survivors tell where to look, and once that was too far the
+middle does; what decides is that one micro-batch was seen to live and the next one to be killed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def largest_survivor(
     """
     peaks: dict[int, int] = {}
     killed = largest + 1
-    guess = 1
+    guess = stride = 1
     while True:
         peak = attempt(guess)
         if peak is None:
@@ -28,7 +28,11 @@ def largest_survivor(
         lived = max(peaks, default=0)
         if killed - lived == 1:
             return lived, killed if killed <= largest else None
-        guess = min(max(_predict(peaks, available_bytes), lived + 1), killed - 1)
+        if killed <= largest:
+            guess = (lived + killed) // 2
+        else:
+            guess = min(max(_predict(peaks, available_bytes), lived + stride), largest)
+            stride *= 2
 
 
 def _predict(peaks: dict[int, int], available_bytes: int) -> int:

@@ -7,6 +7,7 @@ checks run on the staged artifact through the same backends as on any later day:
 from __future__ import annotations
 
 import hashlib
+import logging
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -67,7 +68,7 @@ def export_artifact(
     if recipe.weights is not None:
         weights = load_weights(recipe.weights, weights)
     step = build_step(recipe.spec, weights)
-    with _one_thread(), _staging(out) as directory:
+    with _quiet(), _one_thread(), _staging(out) as directory:
         lowered = _Lowered(recipe, step, report)
         micro_batch = lowered.micro_batch()
         programs = lowered.programs(micro_batch)
@@ -195,6 +196,16 @@ def _check_target(out: Path, overwrite: bool) -> None:
         raise FileExistsError(f"{out} exists; choose another --out, or --overwrite it")
     if not (out / MANIFEST).is_file():
         raise FileExistsError(f"{out} exists and is not an artifact; choose another --out")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What torch and ExecuTorch remark about their own insides while they export is not for our user."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @contextmanager

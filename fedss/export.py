@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -90,7 +87,7 @@ def command(
     except ValueError as error:
         raise UsageError(str(error)) from error
     try:
-        with unwinding_on_sigterm(), _quiet_exporters():
+        with unwinding_on_sigterm():
             artifact = export_artifact(
                 recipe, out, overwrite, report=lambda what: log.print(f"[dim]{what}[/]")
             )
@@ -99,16 +96,6 @@ def command(
     except ParityFailed as error:
         raise CheckFailed(str(error)) from error
     show_result(as_json, _payload(artifact, time.monotonic() - started), _tables(artifact))
-
-
-@contextmanager
-def _quiet_exporters() -> Iterator[None]:
-    """What torch and ExecuTorch remark about their own insides while they export is not for our user."""
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def _payload(artifact: Artifact, seconds: float) -> dict[str, Any]:

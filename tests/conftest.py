@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +19,8 @@ from server_sim.simulated_clients import SimulatedClient
 from server_sim.state import ServerState
 
 torch.set_num_threads(1)
+# A shell's background jobs ignore Ctrl-C, and so would all programs that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class TinyFederation:

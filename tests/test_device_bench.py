@@ -16,12 +16,16 @@ from typer.testing import CliRunner, Result
 import fedss.bench
 from android_harness.client_bench import parse_bench, per_step
 from android_harness.device import DeviceError
+from android_harness.emulator import EMULATOR_PROGRAMS
 from android_harness.measurement_records import by_device, read_measurements
 from android_harness.memory_limit import largest_survivor
 from android_harness.power_state import PowerState, energy_millijoules, parse_power_state
 from android_harness.qemu import QEMU_PROGRAMS
+from export.pipeline import export_artifact
+from export.recipe import ExportRecipe
 from fedss.console import CheckFailed, UsageError
 from ondevice.artifact import Artifact
+from ondevice.vocabulary import StepSpec
 
 CLIENT_LINES = [
     {"event": "ready", "load_ms": 12.0, "swap_ms": 3.0},
@@ -86,7 +90,10 @@ def test_energy_is_what_the_battery_lost_and_unknown_while_it_is_charged() -> No
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 17, 31])
-def test_the_search_ends_where_one_lives_and_the_next_is_killed(limit: int) -> None:
+@pytest.mark.parametrize(
+    "available_bytes", [60, 150, 400, 10_000]
+)  # often more, or less, than what there really is
+def test_the_search_ends_where_one_lives_and_the_next_is_killed(limit: int, available_bytes: int) -> None:
     tried: list[int] = []
 
     def attempt(micro_batch: int) -> int | None:
@@ -94,8 +101,8 @@ def test_the_search_ends_where_one_lives_and_the_next_is_killed(limit: int) -> N
         tried.append(micro_batch)
         return 40 + 10 * micro_batch if micro_batch <= limit else None
 
-    assert largest_survivor(attempt, available_bytes=45 + 10 * limit, largest=32) == (limit, limit + 1)
-    assert len(tried) <= 5
+    assert largest_survivor(attempt, available_bytes, largest=32) == (limit, limit + 1)
+    assert len(tried) <= 10
 
 
 def test_the_search_says_when_nothing_lives_and_when_nothing_is_killed() -> None:
@@ -170,3 +177,36 @@ def test_a_client_that_misses_the_golden_step_is_not_measured(artifact: Artifact
     result = run_bench(str(wrong.directory), *options, *SMALL, "--out", str(tmp_path / "bench"))
     assert isinstance(result.exception, CheckFailed)
     assert "executorch is not measured: host: check exited with code 5" in str(result.exception)
+
+
+@pytest.mark.slow
+def test_an_emulator_finds_where_memory_ends_by_a_real_kill(tmp_path: Path) -> None:
+    """Rows of the survivors have memory and no time; the micro-batch after the largest of them was killed."""
+    require_programs(*EMULATOR_PROGRAMS)
+    spec = StepSpec("three_convolutions", embedding_dim=8, image_shape=(1, 128, 128))
+    recipe = ExportRecipe(spec, ("executorch",), micro_batch=1, max_width=16)
+    artifact = export_artifact(recipe, tmp_path / "artifact")
+    options = [
+        "--find-max-batch",
+        "--memory",
+        "96",
+        "--widths",
+        "9",
+        "--json",
+        "--out",
+        str(tmp_path / "bench"),
+    ]
+    answer = answer_of(run_bench(str(artifact.directory), *options))
+    (limit,) = answer["memory_limits"]
+    lived = max(row["micro_batch"] for row in answer["rows"])
+    assert limit == {
+        "runtime": "executorch",
+        "memory_mb": 96,
+        "max_micro_batch": lived,
+        "killed_at": lived + 1,
+    }
+    for row in answer["rows"]:
+        assert row["emulated"]
+        assert row["device"]["name"] == "emulator"
+        assert 1 < row["peak_mb"] < 96
+        assert row["wall_ms_p50"] is None
