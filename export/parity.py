@@ -6,10 +6,7 @@ from collections.abc import Sequence
 
 from ondevice.artifact import Artifact, Parity
 from ondevice.backends.opening import open_backend
-from ondevice.golden_step import Comparison, GoldenStep, check_golden
-
-BASELINE_SLACK = 3.0
-"""ExecuTorch's portable kernels add up one number after the other, and are off by a little more than a careful runtime."""
+from ondevice.golden_step import SLACK, Comparison, GoldenStep, check_golden
 
 
 class ParityFailed(RuntimeError):
@@ -21,10 +18,9 @@ def check_parity(artifact: Artifact, runtime: str, steps: Sequence[GoldenStep]) 
     backend = open_backend(artifact, runtime)
     weights = artifact.initial()
     comparisons: list[Comparison] = []
-    slack = BASELINE_SLACK if runtime == "executorch-stock" else 1.0
     for step in steps:
-        comparison = check_golden(backend, weights, step)
-        if any(not times <= slack for times in comparison.beyond.values()):
+        comparison = check_golden(backend, weights, step, SLACK.get(runtime, 1.0))
+        if not comparison.passed:
             raise ParityFailed(
                 f"{runtime} at width {len(step.columns)}, {len(step.batch.labels)} examples: {comparison.explain()}; "
                 "nothing was published. A kernel or a lowering is wrong: compare it with eager on a smaller network"

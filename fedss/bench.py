@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -121,14 +121,14 @@ def command(
             for name in request.runtimes:
                 limit = find_memory_limit(there, opened, name, max(request.widths))
                 for exported, row in limit.survivors:
-                    results.add(exported, [row], there.description)
+                    results.add(exported, row, there.description)
                 limits.append(limit.payload(memory_mb))
                 log.print(limit.words(memory_mb))
         else:
             for size in request.micro_batches:
                 with with_micro_batch(opened, size, request.programs()) as exported:
-                    rows = _measure(exported, request, there)
-                    results.add(exported, rows, there.description)
+                    for row in _measure(exported, request, there):
+                        results.add(exported, row, there.description)
     pictures = write_charts(results.path)
     log.print(f"rows added to {results.path}, drawn in {', '.join(map(str, pictures))}")
     context: dict[str, Any] = {"device": asdict(there.description), "artifact_sha256": opened.sha256}
@@ -175,11 +175,11 @@ class _Results:
         self.rows: list[Measurement] = []
         self.complete: list[dict[str, Any]] = []
 
-    def add(self, artifact: Artifact, rows: Sequence[Measurement], description: DeviceDescription) -> None:
-        complete = [_complete(artifact, row, description) for row in rows]
-        append_rows(self.path, complete)
-        self.rows += rows
-        self.complete += complete
+    def add(self, artifact: Artifact, row: Measurement, description: DeviceDescription) -> None:
+        complete = _complete(artifact, row, description)
+        append_rows(self.path, [complete])
+        self.rows.append(row)
+        self.complete.append(complete)
 
 
 def _complete(artifact: Artifact, row: Measurement, description: DeviceDescription) -> dict[str, Any]:
@@ -196,25 +196,22 @@ def _complete(artifact: Artifact, row: Measurement, description: DeviceDescripti
     }
 
 
-def _measure(artifact: Artifact, request: _Request, there: BenchDevice) -> list[Measurement]:
+def _measure(artifact: Artifact, request: _Request, there: BenchDevice) -> Iterator[Measurement]:
     sizes = request.sizes(artifact.micro_batch)
     if there.description.name != HOST:
-        return there.measure(artifact, request.runtimes, sizes)
-    rows = _measure_here(artifact, request, sizes)
+        yield from there.measure(artifact, request.runtimes, sizes)
+        return
+    yield from _measure_here(artifact, request, sizes)
     bundled = [runtime for runtime in request.runtimes if runtime in BUNDLE_OF_RUNTIME]
-    if not bundled:
-        return rows
     try:
-        clients = there.measure(artifact, bundled, sizes)
+        for row in there.measure(artifact, bundled, sizes):
+            yield replace(row, runtime=row.runtime + CLIENT_SUFFIX)
     except DeviceError as error:  # this host cannot build a client, or not run it; the rest stands without
         log.print(f"left out: the clients that devices get: {error}")
-        return rows
-    return rows + [replace(row, runtime=row.runtime + CLIENT_SUFFIX) for row in clients]
 
 
-def _measure_here(artifact: Artifact, request: _Request, sizes: Sequence[BenchSize]) -> list[Measurement]:
+def _measure_here(artifact: Artifact, request: _Request, sizes: Sequence[BenchSize]) -> Iterator[Measurement]:
     contenders = [*request.yardsticks, *request.runtimes]
-    rows: list[Measurement] = []
     with progress("stepping") as advance:
         total = sum(size.warm_up + size.steps for size in sizes)
         done = 0
@@ -226,7 +223,7 @@ def _measure_here(artifact: Artifact, request: _Request, sizes: Sequence[BenchSi
 
         for size in sizes:
             try:
-                rows += measure_side_by_side(
+                yield from measure_side_by_side(
                     artifact,
                     contenders,
                     size.batch,
@@ -239,7 +236,6 @@ def _measure_here(artifact: Artifact, request: _Request, sizes: Sequence[BenchSi
                 )
             except ContendersDisagree as error:
                 raise CheckFailed(str(error)) from error
-    return rows
 
 
 def _check_request(

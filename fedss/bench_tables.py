@@ -31,7 +31,7 @@ def bench_tables(rows: Sequence[Measurement]) -> Group:
 
 
 def _table(title: str, rows: Sequence[Measurement]) -> Table:
-    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 0), pad_edge=False, title_justify="left")
     table.add_column("runtime", no_wrap=True)
     table.add_column("micro-\nbatch", justify="right", no_wrap=True)
     measured = {header: cell for header, cell in _FIGURES.items() if any(cell(row) for row in rows)}

@@ -42,23 +42,22 @@ class BenchDevice:
 
     def measure(
         self, artifact: Artifact, runtimes: Sequence[str], sizes: Sequence[BenchSize]
-    ) -> list[Measurement]:
-        """One row a runtime and size; every client has passed the golden step first, and their losses agree."""
-        rows, losses = [], []
+    ) -> Iterator[Measurement]:
+        """A row a runtime and size, as they come; a client has passed the golden step first, and in the end losses agree."""
+        losses = []
         for runtime in runtimes:
             client = InstalledClient(self.device, self._bundle(runtime), artifact.directory, self.timeout)
             self._check(client, runtime)
             for size in sizes:
                 log.print(f"{self.description.name}: {runtime}, batch {size.batch}, {size.width} classes")
                 row, loss = measure_client(self.device, client, runtime, artifact.spec.image_shape[1], size)
-                rows.append(row)
+                yield row
                 losses.append((size, runtime, loss))
         for size in sizes:
             try:
                 check_losses({runtime: loss for at, runtime, loss in losses if at == size})
             except ContendersDisagree as error:
                 raise CheckFailed(str(error)) from error
-        return rows
 
     def _check(self, client: InstalledClient, runtime: str) -> None:
         log.print(f"{self.description.name}: golden step of {runtime}")

@@ -18,7 +18,7 @@ from fedss.console import CheckFailed, Json, UsageError, log, show_result
 from fedss.export import memory_table
 from ondevice.artifact import Artifact, MemoryFigure, open_artifact
 from ondevice.backends.opening import WITHOUT_TORCH, Runtime, open_backend
-from ondevice.golden_step import check_golden
+from ondevice.golden_step import SLACK, check_golden
 
 
 def command(
@@ -66,7 +66,9 @@ def _check_runtimes(artifact: Artifact) -> None:
     """An artifact proves itself wherever it lands: other processors, other builds of a runtime."""
     golden = artifact.golden()
     for runtime in artifact.manifest.runtimes:
-        comparison = check_golden(open_backend(artifact, runtime), artifact.initial(), golden)
+        comparison = check_golden(
+            open_backend(artifact, runtime), artifact.initial(), golden, SLACK.get(runtime, 1.0)
+        )
         log.print(f"{runtime}: {comparison.explain()}")
         if not comparison.passed:
             raise CheckFailed(

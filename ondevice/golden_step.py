@@ -19,6 +19,8 @@ from ondevice.vocabulary import FloatArray, Parameters
 
 RELATIVE_TOLERANCE = 1e-5
 EAGER_MULTIPLE = 3.0
+SLACK = {"executorch-stock": 3.0}
+"""The baseline's kernels add up one number after the other, and are off by more than a careful runtime's."""
 ABSOLUTE_TOLERANCE = 1e-7
 """The rounding of a probability: over a single column the gradients are zero, and may come out as this."""
 
@@ -69,14 +71,14 @@ class Comparison:
         )
 
 
-def check_golden(backend: Backend, weights: Parameters, golden: GoldenStep) -> Comparison:
-    """Run the golden step and compare."""
+def check_golden(backend: Backend, weights: Parameters, golden: GoldenStep, slack: float = 1.0) -> Comparison:
+    """Run the golden step and compare; `slack` is that of the backend's runtime."""
     trainable = {name: weights[name] for name in backend.parameter_shapes}
-    return compare(backend.step(trainable, golden.columns, golden.adjust, golden.batch), golden)
+    return compare(backend.step(trainable, golden.columns, golden.adjust, golden.batch), golden, slack)
 
 
-def compare(result: StepResult, golden: GoldenStep) -> Comparison:
-    """Every output of a step against the expected one."""
+def compare(result: StepResult, golden: GoldenStep, slack: float = 1.0) -> Comparison:
+    """Every output of a step against the expected one; `slack` widens every tolerance."""
     given = {**result.extractor_gradients, "columns": result.columns_gradient}
     if list(given) != list(golden.gradients):
         raise ValueError(f"the step gave gradients for {list(given)}; expected {list(golden.gradients)}")
@@ -94,7 +96,7 @@ def compare(result: StepResult, golden: GoldenStep) -> Comparison:
             )
         norm = _norm(expected)
         distance = _norm(np.asarray(found, np.float64) - expected)
-        allowed = max(RELATIVE_TOLERANCE * norm, EAGER_MULTIPLE * eager_distance, ABSOLUTE_TOLERANCE)
+        allowed = slack * max(RELATIVE_TOLERANCE * norm, EAGER_MULTIPLE * eager_distance, ABSOLUTE_TOLERANCE)
         relative_error[name] = distance / max(norm, ABSOLUTE_TOLERANCE / RELATIVE_TOLERANCE)
         if not distance <= allowed:  # written so that a NaN misses it too
             beyond[name] = distance / allowed

@@ -54,14 +54,14 @@ std::string Artifact::path(const std::string& name) const {
   return path;
 }
 
-Arrays Artifact::initial(int64_t width) const {
-  const MappedFile file(path("initial.safetensors"));
-  const TensorFile weights = read_tensors(file.bytes());
+Arrays Artifact::weights(const std::string& path, int64_t width) const {
+  const MappedFile file(path);
+  const TensorFile found_there = read_tensors(file.bytes());
   Arrays arrays;
   for (const Parameter& parameter : trainable) {
-    const auto found = weights.tensors.find(parameter.name);
-    if (found == weights.tensors.end() || found->second.dtype != Dtype::F32 || found->second.shape != parameter.shape)
-      throw BadFile(directory_ + "/initial.safetensors has no " + parameter.name + " F32 " + describe(parameter.shape) + kAgain);
+    const auto found = found_there.tensors.find(parameter.name);
+    if (found == found_there.tensors.end() || found->second.dtype != Dtype::F32 || found->second.shape != parameter.shape)
+      throw BadFile(path + " has no " + parameter.name + " F32 " + describe(parameter.shape) + kAgain);
     arrays.emplace_back(element_count(parameter.shape));
     found->second.floats(arrays.back().data());
   }

@@ -25,7 +25,9 @@ class Artifact {
   bool has(const std::string& name) const { return files_.count(name) > 0; }
 
   // The trainable tensors that it was exported with, and room for the columns of `width` classes.
-  Arrays initial(int64_t width) const;
+  Arrays initial(int64_t width) const { return weights(path("initial.safetensors"), width); }
+  // The same from any file of that layout, which is not checked.
+  Arrays weights(const std::string& path, int64_t width) const;
 
  private:
   struct FileEntry {

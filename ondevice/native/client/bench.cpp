@@ -45,9 +45,10 @@ void bench(const Artifact& artifact, const BenchJob& job) {
   double started = wall_ms();
   const auto opened = open_step(artifact, job.runtime, job.threads);
   TrainingStep& step = *opened;
+  const std::string initial = artifact.path("initial.safetensors");
   const double load_ms = wall_ms() - started;
   started = wall_ms();
-  Arrays weights = artifact.initial(job.width);
+  Arrays weights = artifact.weights(initial, job.width);
   const double swap_ms = wall_ms() - started;
   for (size_t i = 0; i < weights.back().size(); i++) weights.back()[i] = made_up(static_cast<uint32_t>(i)) - 0.5f;
   say({{"event", "ready"}, {"runtime", job.runtime}, {"instruction_set", fedss_instruction_set()}, {"load_ms", load_ms},

@@ -37,7 +37,8 @@ class GoldenFile {
 };
 
 void compare(
-    Comparison& so_far, const std::string& name, const float* found, const std::vector<float>& expected, double eager_distance) {
+    Comparison& so_far, const std::string& name, const float* found, const std::vector<float>& expected, double eager_distance,
+    double slack) {
   double norm = 0, distance = 0;
   for (size_t i = 0; i < expected.size(); i++) {
     const double difference = static_cast<double>(found[i]) - expected[i];
@@ -45,7 +46,7 @@ void compare(
     distance += difference * difference;
   }
   norm = std::sqrt(norm), distance = std::sqrt(distance);
-  const double allowed = std::max({kRelativeTolerance * norm, kEagerMultiple * eager_distance, kAbsoluteTolerance});
+  const double allowed = slack * std::max({kRelativeTolerance * norm, kEagerMultiple * eager_distance, kAbsoluteTolerance});
   const double relative = distance / std::max(norm, kAbsoluteTolerance / kRelativeTolerance);
   so_far.outputs++;
   so_far.missed += !(distance <= allowed);  // written so that a NaN misses it too
@@ -57,7 +58,7 @@ void compare(
 
 }  // namespace
 
-Comparison check_golden(const Artifact& artifact, TrainingStep& step) {
+Comparison check_golden(const Artifact& artifact, TrainingStep& step, double slack) {
   const GoldenFile golden(artifact.path("golden.safetensors"));
   const Dimensions& columns_shape = golden.tensor("columns", Dtype::F32).shape;
   if (columns_shape.size() != 2 || columns_shape[1] != artifact.column_dim) golden.fail("columns");
@@ -81,9 +82,9 @@ Comparison check_golden(const Artifact& artifact, TrainingStep& step) {
   for (size_t i = 0; i < gradients.size(); i++) {
     const std::string name = i < artifact.trainable.size() ? artifact.trainable[i].name : "columns";
     const std::vector<float> expected = golden.floats("gradient/" + name, static_cast<int64_t>(weights[i].size()));
-    compare(result, name, gradients[i].data(), expected, eager_distance[i]);
+    compare(result, name, gradients[i].data(), expected, eager_distance[i], slack);
   }
-  compare(result, "loss", &loss, golden.floats("loss", 1), eager_distance.back());
+  compare(result, "loss", &loss, golden.floats("loss", 1), eager_distance.back(), slack);
   return result;
 }
 

@@ -14,6 +14,7 @@ struct Comparison {
   double worst_excess = 0;  // how many times the worst distance is what was allowed
 };
 
-Comparison check_golden(const Artifact&, TrainingStep&);
+// `slack` widens every tolerance.
+Comparison check_golden(const Artifact&, TrainingStep&, double slack);
 
 }  // namespace fedss
