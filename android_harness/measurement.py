@@ -47,7 +47,7 @@ class Measurement:
     wall_ms_p50: float | None = None
     wall_ms_p90: float | None = None
     ratio_to_eager: float | None = None
-    """Of the CPU time's medians; None when eager did not run beside it."""
+    """Of CPU time, the median over turns; None when eager did not run beside it."""
     peak_mb: float | None = None
     load_ms: float | None = None
     swap_ms: float | None = None
@@ -108,7 +108,7 @@ def measure_side_by_side(
                 cpu_ms_p90=percentile([time.cpu_ms for time in times[runtime]], 90),
                 wall_ms_p50=percentile([time.wall_ms for time in times[runtime]], 50),
                 wall_ms_p90=percentile([time.wall_ms for time in times[runtime]], 90),
-                ratio_to_eager=_ratio(times[runtime], yardstick) if yardstick else None,
+                ratio_to_eager=ratio_over_turns(times[runtime], yardstick) if yardstick else None,
                 peak_mb=round(peaks[runtime] / MEGABYTE, 1),
                 load_ms=round(process.load_ms, 1),
                 swap_ms=percentile(swaps[runtime], 50),
@@ -136,9 +136,11 @@ def check_losses(losses: Mapping[str, float]) -> None:
             )
 
 
-def _ratio(times: Sequence[StepTime], yardstick: Sequence[StepTime]) -> float:
-    medians = [float(np.median([time.cpu_ms for time in taken])) for taken in (times, yardstick)]
-    return round(medians[0] / medians[1], 3)
+def ratio_over_turns(times: Sequence[StepTime], yardstick: Sequence[StepTime]) -> float:
+    """The median over turns: neighbours in time had the same machine, which two medians apart need not have had."""
+    return round(
+        float(np.median([own.cpu_ms / eager.cpu_ms for own, eager in zip(times, yardstick, strict=True)])), 3
+    )
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

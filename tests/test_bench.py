@@ -15,9 +15,15 @@ from tiny_artifact import SPEC, make_tiny_artifact
 from typer.testing import CliRunner, Result
 
 import fedss.bench
-from android_harness.measurement import ContendersDisagree, check_losses, measure_side_by_side
+from android_harness.measurement import (
+    ContendersDisagree,
+    check_losses,
+    measure_side_by_side,
+    ratio_over_turns,
+)
 from fedss.console import UsageError
 from ondevice.artifact import Artifact, ArtifactError
+from ondevice.step_process import StepTime
 
 ROW_KEYS = [
     "runtime",
@@ -141,6 +147,13 @@ def test_the_stock_runtime_is_another_one_and_computes_the_same(tmp_path: Path) 
     versions = {row["runtime"]: row["versions"] for row in json.loads(result.stdout)["rows"]}
     assert "onnxruntime" not in versions["onnxruntime"]  # the training build has another name
     assert versions["onnxruntime-stock"]["onnxruntime"] == "1.31.1"
+
+
+def test_a_machine_that_slows_down_halfway_does_not_change_a_ratio() -> None:
+    eager = [StepTime(cpu_ms=ms, wall_ms=ms, loss=1.0) for ms in (80.0, 82.0, 81.0, 120.0, 118.0)]
+    halved = [StepTime(cpu_ms=taken.cpu_ms / 2, wall_ms=1.0, loss=1.0) for taken in eager]
+    assert ratio_over_turns(halved, eager) == 0.5
+    assert ratio_over_turns(eager, eager) == 1.0
 
 
 def test_contenders_that_compute_different_things_are_not_compared() -> None:

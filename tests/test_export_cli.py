@@ -153,9 +153,6 @@ def test_bench_measures_a_runtime_beside_eager(
     rows = {row["runtime"]: row for row in json.loads(result.stdout)["rows"]}
     eager, onnxruntime = rows["eager"], rows["onnxruntime"]
     assert (onnxruntime["batch"], onnxruntime["micro_batch"]) == (6, 4)
-    assert onnxruntime["ratio_to_eager"] == pytest.approx(
-        onnxruntime["cpu_ms_p50"] / eager["cpu_ms_p50"], abs=0.01
-    )
     assert onnxruntime["peak_mb"] < eager["peak_mb"]  # its process holds no torch
 
 
