@@ -96,6 +96,9 @@ class Canvas:
             most = max(1, int(self._size[0] * 11 / (max(map(len, labels)) + 7)))  # some 11 letters an inch
             rows = -(-len(labels) // most)
             columns = -(-len(labels) // rows)
+            self.figure.set_figheight(
+                self._size[1] + 0.22 * max(0, rows - 3)
+            )  # a long one does not squeeze the panels
             self.figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
     def finish(self, caption: str) -> Chart:
