@@ -13,7 +13,7 @@ setup: $(VENV)/.installed $(VENV)/.debian  ## create the environment (demo, test
 
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable '.[export,dev]'
+	$(BIN)/pip install --quiet --no-compile --editable '.[export,dev]'
 	touch $@
 
 # Where Debian packages cannot be installed, emulation and native kernels are left out; `fedss doctor` says which.

@@ -16,6 +16,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,26 +109,18 @@ def compile_objects(target: Target, executorch: Path, folder: Path) -> list[Path
     """Object files of the kernels and of their operators, compiled against the wheel unpacked at `executorch`."""
     include = executorch / "include"
     headers = [f"-isystem{include}", f"-isystem{include / 'executorch/runtime/core/portable_type/c10'}"]
-    objects = []
+    objects, commands = [], []
     for name in COMMON_SOURCES:
         objects.append(folder / f"{name}.o")
-        _run(target, [*FLAGS, *headers, "-c", str(SOURCE_FOLDER / name), "-o", str(objects[-1])])
+        commands.append([*FLAGS, *headers, "-c", str(SOURCE_FOLDER / name), "-o", str(objects[-1])])
     for instruction_set, flags in target.instruction_sets:
+        chosen = [*FLAGS, *KERNEL_FLAGS, *flags, f"-DFEDSS_ISA={instruction_set}"]
         for name in KERNEL_SOURCES:
             objects.append(folder / f"{name}.{instruction_set}.o")
-            _run(
-                target,
-                [
-                    *FLAGS,
-                    *KERNEL_FLAGS,
-                    *flags,
-                    f"-DFEDSS_ISA={instruction_set}",
-                    "-c",
-                    str(SOURCE_FOLDER / name),
-                    "-o",
-                    str(objects[-1]),
-                ],
-            )
+            commands.append([*chosen, "-c", str(SOURCE_FOLDER / name), "-o", str(objects[-1])])
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(lambda arguments: _run(target, arguments), commands):
+            pass
     return objects
 
 

@@ -6,9 +6,11 @@ are what the tests compile with the sanitizers; the others run the training step
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ondevice.native.build import FLAGS as RUNTIME_FLAGS
@@ -61,10 +63,14 @@ def build_client(target: Target, executorch: Path, folder: Path) -> Path:
     objects = compile_objects(target, executorch, folder)
     include = executorch / "include"
     headers = [f"-isystem{include}", f"-isystem{include / 'executorch/runtime/core/portable_type/c10'}"]
+    commands = []
     for name in (*PORTABLE_SOURCES, *STEP_SOURCES, *RUNTIME_SOURCES):
         flags = [*RUNTIME_FLAGS, *headers] if name in RUNTIME_SOURCES else FLAGS
         objects.append(folder / f"client-{name}.o")
-        compile_client(target.compiler, [*flags, "-c", str(CLIENT_FOLDER / name), "-o", str(objects[-1])])
+        commands.append([*flags, "-c", str(CLIENT_FOLDER / name), "-o", str(objects[-1])])
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(lambda arguments: compile_client(target.compiler, arguments), commands):
+            pass
     program = folder / PROGRAM
     runtime = executorch / "lib"
     compile_client(
