@@ -203,6 +203,8 @@ def _measure(artifact: Artifact, request: _Request, there: BenchDevice) -> Itera
         return
     yield from _measure_here(artifact, request, sizes)
     bundled = [runtime for runtime in request.runtimes if runtime in BUNDLE_OF_RUNTIME]
+    if not bundled:
+        return
     try:
         for row in there.measure(artifact, bundled, sizes):
             yield replace(row, runtime=row.runtime + CLIENT_SUFFIX)

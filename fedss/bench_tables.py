@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from android_harness.measurement import Measurement
 
@@ -25,13 +26,14 @@ _FIGURES: dict[str, Callable[[Measurement], str]] = {
 def bench_tables(rows: Sequence[Measurement]) -> Group:
     by_size: dict[str, list[Measurement]] = {}
     for row in rows:
-        size = f"batch {row.batch}, {row.image_size} px, {row.width} classes, {row.threads} thread(s)"
+        threads = "1 thread" if row.threads == 1 else f"{row.threads} threads"
+        size = f"batch {row.batch}, {row.image_size} px, {row.width} classes, {threads}"
         by_size.setdefault(size, []).append(row)
-    return Group(*(_table(size, own) for size, own in by_size.items()))
+    return Group(*(part for size, own in by_size.items() for part in (Text(size, "italic"), _table(own))))
 
 
-def _table(title: str, rows: Sequence[Measurement]) -> Table:
-    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 0), pad_edge=False, title_justify="left")
+def _table(rows: Sequence[Measurement]) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0), pad_edge=False)
     table.add_column("runtime", no_wrap=True)
     table.add_column("micro-\nbatch", justify="right", no_wrap=True)
     measured = {header: cell for header, cell in _FIGURES.items() if any(cell(row) for row in rows)}
