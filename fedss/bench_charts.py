@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from android_harness.measurement_records import DeviceRows, MeasurementRow, by_device, read_measurements
-from fedss.chart_style import FAINT, Canvas, Chart, colour_of, marker_of, place_bars, plain_numbers
+from fedss.chart_style import Canvas, Chart, colour_of, marker_of, place_bars, plain_numbers
 
 AXES = {
     "width": "sampled classes |S_k|",
@@ -89,9 +89,10 @@ def head_chart(measured: DeviceRows, name: str) -> Chart | None:
 
 def _lines_chart(measured: DeviceRows, axis: str, name: str) -> Chart:
     rows = _best_slice(measured.rows, axis)
-    chosen = [row for own in rows.values() for row in own]
-    with Canvas(name, 2, height=3.6) as canvas:
-        for panel, (figure, title) in zip(canvas.panels, (_MEMORY, _cost(measured)), strict=True):
+    chosen = _comparable([row for own in rows.values() for row in own], axis)
+    figures = _measured_figures(measured, chosen)
+    with Canvas(name, len(figures), height=3.6) as canvas:
+        for panel, (figure, title) in zip(canvas.panels, figures, strict=True):
             for number, (label, series) in enumerate(_series(chosen).items()):
                 points = [(getattr(row, axis), value) for row in series if (value := figure(row)) is not None]
                 panel.plot(
@@ -105,17 +106,18 @@ def _lines_chart(measured: DeviceRows, axis: str, name: str) -> Chart:
             panel.set_xticks(sorted(rows))
             panel.set_xlabel(AXES[axis])
             panel.set_ylim(bottom=0)
-            if all(figure(row) is None for row in chosen):
-                panel.annotate("not measured", (0.5, 0.5), xycoords="axes fraction", ha="center", color=FAINT)
         canvas.legend_below(canvas.panels[0])
         row = next((row for row in chosen if not _is_eager(row)), chosen[0])
-        return canvas.finish(f"Against {AXES[axis]}, at {_sizes(row, without=[axis])}.")
+        alone = len(_series(chosen)) == 1  # it has no legend then
+        subject = f"{row.runtime} against" if alone else "Against"
+        return canvas.finish(f"{subject} {AXES[axis]}, at {_sizes(row, without=[axis])}.")
 
 
 def _bars_chart(measured: DeviceRows, name: str) -> Chart:
     rows = measured.rows
-    with Canvas(name, 2, height=1.3 + 0.5 * len(rows)) as canvas:
-        for panel, (figure, title) in zip(canvas.panels, (_MEMORY, _cost(measured)), strict=True):
+    figures = _measured_figures(measured, rows)
+    with Canvas(name, len(figures), height=1.3 + 0.5 * len(rows)) as canvas:
+        for panel, (figure, title) in zip(canvas.panels, figures, strict=True):
             values = [figure(row) for row in rows]
             runtimes = list(dict.fromkeys(row.runtime for row in rows))
             colours = [colour_of(runtimes.index(row.runtime)) for row in rows]
@@ -175,6 +177,12 @@ def _cost(measured: DeviceRows) -> tuple[Figure, str]:
     return (lambda row: row.cpu_ms_p50), "CPU ms a step, median"
 
 
+def _measured_figures(measured: DeviceRows, rows: Sequence[MeasurementRow]) -> list[tuple[Figure, str]]:
+    """Memory and time, where some row has them."""
+    cost = _cost(measured)
+    return [each for each in (_MEMORY, cost) if any(each[0](row) is not None for row in rows)] or [cost]
+
+
 def _million_instructions(row: MeasurementRow) -> float | None:
     return None if row.instructions_per_step is None else row.instructions_per_step / 1e6
 
@@ -207,6 +215,12 @@ def _best_slice(rows: Sequence[MeasurementRow], axis: str) -> dict[int, list[Mea
 
 def _is_eager(row: MeasurementRow) -> bool:
     return row.runtime.startswith("eager")
+
+
+def _comparable(rows: Sequence[MeasurementRow], axis: str) -> list[MeasurementRow]:
+    """Without those that were measured at one place along the axis and no other, if there are any that were."""
+    lines = [own for own in _series(rows).values() if len({getattr(row, axis) for row in own}) > 1]
+    return [row for own in lines for row in own] or list(rows)
 
 
 def _series(rows: Sequence[MeasurementRow]) -> dict[str, list[MeasurementRow]]:
