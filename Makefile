@@ -31,7 +31,7 @@ demo: setup  ## the main job in small, with a report at the end
 
 test: setup lint  ## lint, types, the quick tests, then the slow ones
 	$(BIN)/pytest -m "not slow"
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m slow --durations 15
 
 quick: setup  ## the quick tests alone
 	$(BIN)/pytest -m "not slow"
