@@ -9,7 +9,7 @@ mount -t tmpfs tmpfs /dev/shm
 hostname localhost
 echo 0 > /proc/sys/kernel/dmesg_restrict      # the harness reads there who was killed for memory
 echo 1 > /proc/sys/vm/overcommit_memory       # as Android: memory is refused by killing, not by malloc
-# A program that is almost too large is killed: else it crawls for hours, its code read from disk again and again.
+# A program that is almost too large is killed: else it crawls, its code read from disk again and again.
 echo y > /sys/kernel/mm/lru_gen/enabled
 echo 100 > /sys/kernel/mm/lru_gen/min_ttl_ms  # what was used in the last tenth of a second is not evicted
 chown 2000:2000 /data/local/tmp
