@@ -8,6 +8,7 @@ differs from layer to layer and is measured: the root mean square of what float3
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,11 +25,10 @@ SMALLEST_ROUNDING = 1e-8
 """Of a layer that happens to be exact."""
 
 
-class _AtActivations(TorchFunctionMode):
-    """Calls `visit` with the input and the kinks of every activation that has some; what it returns is activated."""
-
+class _AtActivations(TorchFunctionMode, ABC):
+    @abstractmethod
     def visit(self, x: Tensor, kinks: Sequence[float]) -> Tensor:
-        raise NotImplementedError
+        """Called with the input of every activation that has kinks; what comes back is activated instead."""
 
     def __torch_function__(
         self,

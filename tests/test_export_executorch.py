@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 import subprocess
 import sys
@@ -193,16 +194,24 @@ def test_a_broken_kernel_is_noticed(small: Artifact, broken_sources: Path) -> No
     assert "nothing was published" in done.stderr
 
 
+STEP_WITHOUT_TORCH = """
+import json, sys
+from pathlib import Path
+from ondevice.artifact import open_artifact
+from ondevice.backends.executorch_module import ExecutorchBackend
+from ondevice.golden_step import check_golden
+artifact = open_artifact(Path(sys.argv[1]))
+passed = check_golden(ExecutorchBackend(artifact), artifact.initial(), artifact.golden()).passed
+libraries = Path("/proc/self/maps").read_text()
+print(json.dumps({"passed": passed, "module": "torch" in sys.modules, "library": "libtorch" in libraries}))
+"""
+
+
 @pytest.mark.slow
 def test_torch_is_not_loaded_to_run_a_step(small: Artifact) -> None:
-    program = (
-        "import sys; from pathlib import Path\n"
-        "from ondevice.artifact import open_artifact\n"
-        "from ondevice.backends.executorch_module import ExecutorchBackend\n"
-        "from ondevice.golden_step import check_golden\n"
-        "artifact = open_artifact(Path(sys.argv[1]))\n"
-        "assert check_golden(ExecutorchBackend(artifact), artifact.initial(), artifact.golden()).passed\n"
-        "assert 'torch' not in sys.modules and 'libtorch' not in Path('/proc/self/maps').read_text()\n"
+    arguments = [sys.executable, "-c", STEP_WITHOUT_TORCH, str(small.directory)]
+    done = subprocess.run(
+        arguments, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[1]
     )
-    arguments = [sys.executable, "-c", program, str(small.directory)]
-    subprocess.run(arguments, check=True, cwd=Path(__file__).parents[1])
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"passed": True, "module": False, "library": False}
