@@ -210,7 +210,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Little is computed here, and on a busy machine torch's threads spin: with two, a step of 4 s took over 200 s."""
+    """Little is computed here, and on a busy machine torch's threads spin."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

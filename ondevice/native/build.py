@@ -16,6 +16,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,10 +119,15 @@ def compile_objects(target: Target, executorch: Path, folder: Path) -> list[Path
         for name in KERNEL_SOURCES:
             objects.append(folder / f"{name}.{instruction_set}.o")
             commands.append([*chosen, "-c", str(SOURCE_FOLDER / name), "-o", str(objects[-1])])
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in pool.map(lambda arguments: _run(target, arguments), commands):
-            pass
+    on_all_cores(lambda arguments: _run(target, arguments), commands)
     return objects
+
+
+def on_all_cores(compile_one: Callable[[list[str]], None], commands: Sequence[list[str]]) -> None:
+    """The first error, if there is one, when all have ended."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for compiling in [pool.submit(compile_one, arguments) for arguments in commands]:
+            compiling.result()
 
 
 def host_target() -> Target:

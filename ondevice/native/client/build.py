@@ -6,11 +6,9 @@ are what the tests compile with the sanitizers; the others run the training step
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ondevice.native.build import FLAGS as RUNTIME_FLAGS
@@ -20,6 +18,7 @@ from ondevice.native.build import (
     KernelBuildError,
     Target,
     compile_objects,
+    on_all_cores,
 )
 
 CLIENT_FOLDER = Path(__file__).parent
@@ -68,9 +67,7 @@ def build_client(target: Target, executorch: Path, folder: Path) -> Path:
         flags = [*RUNTIME_FLAGS, *headers] if name in RUNTIME_SOURCES else FLAGS
         objects.append(folder / f"client-{name}.o")
         commands.append([*flags, "-c", str(CLIENT_FOLDER / name), "-o", str(objects[-1])])
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in pool.map(lambda arguments: compile_client(target.compiler, arguments), commands):
-            pass
+    on_all_cores(lambda arguments: compile_client(target.compiler, arguments), commands)
     program = folder / PROGRAM
     runtime = executorch / "lib"
     compile_client(
