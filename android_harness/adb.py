@@ -21,12 +21,21 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import TypeVar
 
 from android_harness.adb_description import DESCRIBE_SCRIPT, parse_description
 from android_harness.adb_server import AdbServer
-from android_harness.command_frame import CommandEnd, CommandFrame
-from android_harness.device import DeviceDescription, DeviceError, FailureReason, RunResult, remote_name
+from android_harness.bounded_output import OutputTooLong
+from android_harness.command_frame import BadFrame, CommandEnd, CommandFrame
+from android_harness.device import (
+    DeviceDescription,
+    DeviceError,
+    FailureReason,
+    RunResult,
+    check_size,
+    remote_name,
+)
+from ondevice.wire import MAX_MESSAGE_BYTES
 
 Answer = TypeVar("Answer")
 
@@ -36,6 +45,8 @@ _LINK_LOST = re.compile(
     r"|cannot connect to daemon|failed to check server version|couldn't read from device|failed to read|broken pipe",
     re.IGNORECASE,
 )
+_HASH_LINE = re.compile(r"([0-9a-f]{64})\s+(\S.*)")
+_SIZE_LINE = re.compile(r"[0-9]{1,19}")
 _LINK_SECONDS = 10.0  # for a command about the link itself
 _HOUSEKEEPING_SECONDS = 60.0  # for a shell command of our own: hashes, renames, deletions
 _SLOWEST_TRANSFER = 2**20  # bytes a second below which a transfer counts as stuck
@@ -118,17 +129,19 @@ class AdbDevice:
             wall_seconds=time.monotonic() - started,
         )
 
-    def pull(self, remote: str, local: Path) -> None:
+    def pull(self, remote: str, local: Path, at_most: int = MAX_MESSAGE_BYTES) -> None:
         source = self._path(remote)
         local.parent.mkdir(parents=True, exist_ok=True)
 
         def transfer() -> None:
-            expected = self._remote_hashes(source)
-            if not expected:
+            sizes = self._remote_sizes(source)
+            if not sizes:
                 raise DeviceError(
                     FailureReason.MISSING, f"{self.name}: pull: no file {remote!r} in {self._folder}"
                 )
-            size = int(self._housekeep(f"du -sk {shlex.quote(source)}").split()[0]) * 1024
+            size = sum(sizes)
+            check_size(self.name, remote, size, at_most)
+            expected = self._remote_hashes(source)
             with tempfile.TemporaryDirectory(dir=local.parent, prefix=".pulling-") as folder:
                 scratch = Path(folder) / "copy"
                 self._copy(["pull", source, str(scratch)], size)
@@ -238,8 +251,26 @@ class AdbDevice:
             f"if [ -d {quoted} ]; then cd {quoted} && find . -type f -exec sha256sum {{}} +; "
             f"elif [ -f {quoted} ]; then sha256sum < {quoted}; fi"
         ).splitlines()
-        pairs = (line.split(maxsplit=1) for line in lines)
-        return {name.removeprefix("./") if name != "-" else ".": digest for digest, name in pairs}
+        pairs = [_HASH_LINE.fullmatch(line) for line in lines]
+        if None in pairs:
+            raise self._nonsense("sha256sum", lines)
+        found = [pair.groups() for pair in pairs if pair]
+        return {name.removeprefix("./") if name != "-" else ".": digest for digest, name in found}
+
+    def _remote_sizes(self, path: str) -> list[int]:
+        """Bytes of every file below `path`, or of the file that it is; empty if there is none.  Holes count."""
+        quoted = shlex.quote(path)
+        lines = self._housekeep(
+            f"if [ -d {quoted} ]; then find {quoted} -type f -exec stat -c %s {{}} +; "
+            f"elif [ -f {quoted} ]; then stat -c %s {quoted}; fi"
+        ).splitlines()
+        if not all(_SIZE_LINE.fullmatch(line) for line in lines):
+            raise self._nonsense("stat", lines)
+        return [int(line) for line in lines]
+
+    def _nonsense(self, program: str, lines: list[str]) -> DeviceError:
+        said = " | ".join(lines)[:200]
+        return DeviceError(FailureReason.CORRUPT, f"{self.name}: {program} there said {said!r}")
 
     def _housekeep(self, script: str) -> str:
         """A small script of our own, safe to repeat; its output, or a `DeviceError` if it failed."""
@@ -258,32 +289,31 @@ class AdbDevice:
         """Runs `script` in one `adb shell`; its stdout and how it ended."""
         frame = CommandFrame()
         command = "\n".join([*self._left_running, frame.around(script)])
-        self._server.ensure_running()
-        with tempfile.TemporaryFile() as stderr:  # a file, to be read also when the client was interrupted
-            client = subprocess.Popen(
-                self._server.command("-s", self._serial, "shell", "-T", command),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-            )
-            try:
-                stdout, _ = client.communicate(stdin, timeout=timeout)
-            except (subprocess.TimeoutExpired, KeyboardInterrupt) as interruption:
-                client.kill()
-                client.communicate()
-                group = frame.process_group(_content(stderr))
-                if group is not None:  # adbd on a phone does not end a command when its client leaves
-                    self._ask_server("-s", self._serial, "shell", frame.kill(group))
-                if isinstance(interruption, KeyboardInterrupt):
-                    raise
+        _, output = self._server.start(["-s", self._serial, "shell", "-T", command], stdin)
+        try:
+            output.wait(timeout)
+        except (subprocess.TimeoutExpired, OutputTooLong, KeyboardInterrupt) as interruption:
+            output.kill()
+            group = frame.process_group(output.stderr)
+            if group is not None:  # adbd on a phone does not end a command when its client leaves
+                self._ask_server("-s", self._serial, "shell", frame.kill(group))
+            if isinstance(interruption, KeyboardInterrupt):
+                raise
+            if isinstance(interruption, OutputTooLong):
                 raise DeviceError(
-                    FailureReason.TIMED_OUT, f"{self.name}: {what} was killed after {timeout:g} s"
+                    FailureReason.FAILED, f"{self.name}: {what} was killed: {interruption}"
                 ) from None
-            errors = _content(stderr)
-        end = frame.end(errors)
+            raise DeviceError(
+                FailureReason.TIMED_OUT, f"{self.name}: {what} was killed after {timeout:g} s"
+            ) from None
+        errors = output.stderr
+        try:
+            end = frame.end(errors)
+        except BadFrame as error:
+            raise DeviceError(FailureReason.CORRUPT, f"{self.name}: {what} ended with {error}") from None
         if end is not None:
             self._left_running.clear()
-            return stdout, end
+            return output.stdout, end
         group = frame.process_group(errors)
         if group is not None:
             self._left_running.append(frame.kill(group))
@@ -295,11 +325,6 @@ class AdbDevice:
         if group is not None or _LINK_LOST.search(words) or self._state() != "device":
             raise _LinkLost(words)
         raise DeviceError(FailureReason.FAILED, f"{self.name}: adb shell: {words}")
-
-
-def _content(file: IO[bytes]) -> bytes:
-    file.seek(0)
-    return file.read()
 
 
 def _size(local: Path) -> int:

@@ -21,6 +21,9 @@ dumpsys battery 2>/dev/null | while read -r key value; do echo "battery.$key=$va
 true
 """
 
+_MOST_DIGITS = 19
+"""Of a number that a device may print."""
+
 
 def parse_description(name: str, answer: str) -> DeviceDescription:
     """What `DESCRIBE_SCRIPT` printed on the device called `name`."""
@@ -32,10 +35,10 @@ def parse_description(name: str, answer: str) -> DeviceDescription:
             model=" ".join(filter(None, [said["ro.product.manufacturer"], said["ro.product.model"]]))
             or "unknown",
             abi=said["machine"],
-            cores=int(said["cores"]),
-            ram_mb=int(said["ram"].split()[1]) // 1024,  # "MemTotal:  497764 kB"
+            cores=_number(said["cores"]),
+            ram_mb=_number(said["ram"].split()[1]) // 1024,  # "MemTotal:  497764 kB"
             kernel=said["kernel"],
-            free_mb=int(free_blocks) * int(block_size) // 2**20,
+            free_mb=_number(free_blocks) * _number(block_size) // 2**20,
             emulated="1" in (said["ro.kernel.qemu"], said["ro.boot.qemu"]),
             android_version=said["ro.build.version.release"] or None,
             battery_percent=_optional_int(said.get("battery.level:")),
@@ -44,7 +47,7 @@ def parse_description(name: str, answer: str) -> DeviceDescription:
     except (KeyError, ValueError, IndexError) as error:
         raise DeviceError(
             FailureReason.FAILED,
-            f"{name} described itself in a way that is not understood ({error!r}): {answer!r}",
+            f"{name} described itself in a way that is not understood ({error!r}): {answer[:1000]!r}",
         ) from error
 
 
@@ -57,4 +60,10 @@ def _temperature(said: dict[str, str]) -> float | None:
 
 
 def _optional_int(text: str | None) -> int | None:
-    return int(text) if text else None
+    return _number(text) if text else None
+
+
+def _number(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"a number of {len(text)} digits; expected at most {_MOST_DIGITS}")
+    return int(text)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from android_harness.bounded_output import BoundedOutput, OutputTooLong
 from android_harness.debian_packages import find_program
 from android_harness.device import DeviceError, FailureReason
 from android_harness.tied_process import start_tied
@@ -77,9 +78,27 @@ class AdbServer:
     def run(
         self, arguments: Sequence[str], timeout: float, stdin: bytes = b""
     ) -> subprocess.CompletedProcess[bytes]:
-        """One adb command, with the server there to take it.  subprocess.TimeoutExpired after `timeout` seconds."""
+        """One adb command, with the server there to take it.
+
+        `subprocess.TimeoutExpired` after `timeout` seconds; `DeviceError` if a device has it print without end.
+        """
+        client, output = self.start(arguments, stdin)
+        try:
+            code = output.wait(timeout)
+        except OutputTooLong as error:
+            raise DeviceError(FailureReason.CORRUPT, f"adb {arguments[-1]}: {error}") from None
+        finally:
+            output.kill()
+        return subprocess.CompletedProcess(client.args, code, output.stdout, output.stderr)
+
+    def start(
+        self, arguments: Sequence[str], stdin: bytes = b""
+    ) -> tuple[subprocess.Popen[bytes], BoundedOutput]:
+        """One adb command under way, with the server there to take it."""
         self.ensure_running()
-        return subprocess.run(self.command(*arguments), input=stdin, capture_output=True, timeout=timeout)
+        pipe = subprocess.PIPE
+        client = subprocess.Popen(self.command(*arguments), stdin=pipe, stdout=pipe, stderr=pipe)
+        return client, BoundedOutput(client, stdin)
 
 
 def free_port() -> int:

@@ -12,6 +12,12 @@ import secrets
 from dataclasses import dataclass, field
 
 _COUNT_KILLS = "$(grep -s '^oom_kill ' /proc/vmstat)"
+_MOST_DIGITS = 19
+"""Of a number that a kernel may print; a longer one is nonsense, and costs time to read."""
+
+
+class BadFrame(ValueError):
+    """The two lines are there, and what stands in them cannot be."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +46,12 @@ class CommandFrame:
     def process_group(self, stderr: bytes) -> int | None:
         """The group that the command runs in; None if it was never started."""
         begun = re.search(rf"{self.word} begin (\d+)".encode(), stderr)
-        return int(begun[1]) if begun else None
+        if begun is None or len(begun[1]) > _MOST_DIGITS:
+            return None
+        return int(begun[1])
 
     def end(self, stderr: bytes) -> CommandEnd | None:
-        """How the command ended; None if it is not known to have ended."""
+        """How the command ended; None if it is not known to have ended; `BadFrame` if no command ends like that."""
         kills = r"(?:oom_kill (\d+))?"
         whole = re.search(
             rf"{self.word} begin \d+ {kills}\n(.*)\n{self.word} end (\d+) {kills}\n".encode(),
@@ -53,7 +61,14 @@ class CommandFrame:
         if whole is None:
             return None
         kills_before, own, code, kills_after = whole.groups()
-        memory_kills = None if kills_after is None else int(kills_after) - int(kills_before)
+        for number in (code, kills_before, kills_after):
+            if number is not None and len(number) > _MOST_DIGITS:
+                raise BadFrame(f"a number of {len(number)} digits; expected at most {_MOST_DIGITS}")
+        if int(code) > 255:
+            raise BadFrame(f"the exit code {int(code)}; expected 0 to 255")
+        # A count in one line alone says nothing, and counters do not run backwards.
+        known = kills_before is not None and kills_after is not None and int(kills_after) >= int(kills_before)
+        memory_kills = int(kills_after) - int(kills_before) if known else None
         return CommandEnd(int(code), memory_kills, own)
 
     def kill(self, process_group: int) -> str:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
+from ondevice.wire import MAX_MESSAGE_BYTES
+
 
 class FailureReason(enum.StrEnum):
     """Why a device could not do what it was asked: the report of a round quotes these words."""
@@ -24,7 +26,7 @@ class FailureReason(enum.StrEnum):
     TIMED_OUT = "timed out"
     KILLED_FOR_MEMORY = "killed for memory"
     DISK_FULL = "disk full"
-    CORRUPT = "corrupt"  # what arrived is not what was sent
+    CORRUPT = "corrupt"  # what arrived is not what was sent, or makes no sense
     MISSING = "missing"  # no such file on the device
     WRONG = "wrong"  # the golden step was not reproduced, or training diverged
     FAILED = "failed"  # anything else; the message has the words of the tool that failed
@@ -94,8 +96,8 @@ class Device(Protocol):
     ) -> RunResult:
         """Runs a program in the device's folder; after `timeout` seconds it is killed, children included."""
 
-    def pull(self, remote: str, local: Path) -> None:
-        """Copies a file or a folder from the device.  All or nothing, as `push`."""
+    def pull(self, remote: str, local: Path, at_most: int = MAX_MESSAGE_BYTES) -> None:
+        """Copies a file or a folder from the device.  All or nothing, as `push`; nothing above `at_most` bytes."""
 
     def remove(self, remote: str) -> None:
         """Deletes a file or a folder on the device; it may be absent already."""
@@ -105,6 +107,14 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Deletes the device's folder and lets go of what was started to reach it."""
+
+
+def check_size(device: str, remote: str, size: int, at_most: int) -> None:
+    """`DeviceError` if something to be pulled is larger than whoever wants it can use."""
+    if size > at_most:
+        raise DeviceError(
+            FailureReason.CORRUPT, f"{device}: pull: {remote!r} has {size} bytes; expected at most {at_most}"
+        )
 
 
 def remote_name(remote: str) -> str:

@@ -4,7 +4,8 @@ Every device holds one conversation at a time, in a thread of its own; the calle
 requests and hands updates back in the order of the clients, so that sums of floats do not depend on who was faster.  No
 client starts more than a few places ahead of the one that is waited for, so that memory does not depend on it either.
 
-    the link is lost, a file is damaged     the device is set aside, looked at again with growing pauses and made ready
+    the link is lost, a file is damaged,
+    an answer makes no sense                the device is set aside, looked at again with growing pauses and made ready
                                             from scratch; the client is tried again, there or elsewhere, `retries` times
     killed for memory, timed out, disk full,
     the program fails                       the client is dropped with the reason; the device goes on with others

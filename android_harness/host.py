@@ -14,8 +14,17 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from android_harness.device import DeviceDescription, DeviceError, FailureReason, RunResult, remote_name
+from android_harness.bounded_output import BoundedOutput, OutputTooLong
+from android_harness.device import (
+    DeviceDescription,
+    DeviceError,
+    FailureReason,
+    RunResult,
+    check_size,
+    remote_name,
+)
 from android_harness.tied_process import start_tied
+from ondevice.wire import MAX_MESSAGE_BYTES
 
 
 class HostDevice:
@@ -44,12 +53,13 @@ class HostDevice:
     ) -> RunResult:
         return self._run(list(argv), timeout, env, stdin)
 
-    def pull(self, remote: str, local: Path) -> None:
+    def pull(self, remote: str, local: Path, at_most: int = MAX_MESSAGE_BYTES) -> None:
         source = self._folder / remote_name(remote)
         if not source.exists():
             raise DeviceError(
                 FailureReason.MISSING, f"{self.name}: pull: no file {remote!r} in the device's folder"
             )
+        check_size(self.name, remote, _size(source), at_most)
         _copy_whole(source, local)
 
     def remove(self, remote: str) -> None:
@@ -83,12 +93,15 @@ class HostDevice:
             cwd=self._folder,
             env={**os.environ, **(env or {})},
         )
+        output = BoundedOutput(process, stdin)
         try:
-            stdout, stderr = process.communicate(stdin, timeout=timeout)
+            output.wait(timeout)
         except subprocess.TimeoutExpired:
             raise DeviceError(
                 FailureReason.TIMED_OUT, f"{self.name}: {command} was killed after {timeout:g} s"
             ) from None
+        except OutputTooLong as error:
+            raise DeviceError(FailureReason.FAILED, f"{self.name}: {command} was killed: {error}") from None
         finally:
             _kill_session(process)
         exit_code = 128 - process.returncode if process.returncode < 0 else process.returncode
@@ -98,8 +111,8 @@ class HostDevice:
             )
         return RunResult(
             exit_code=exit_code,
-            stdout=stdout.decode(errors="replace"),
-            stderr=stderr.decode(errors="replace"),
+            stdout=output.stdout.decode(errors="replace"),
+            stderr=output.stderr.decode(errors="replace"),
             wall_seconds=time.monotonic() - started,
         )
 
@@ -126,6 +139,11 @@ def _memory_kills() -> int:
         if line.startswith("oom_kill "):
             return int(line.split()[1])
     return 0
+
+
+def _size(source: Path) -> int:
+    files = [source] if source.is_file() else [path for path in source.rglob("*") if path.is_file()]
+    return sum(path.stat().st_size for path in files)
 
 
 def _copy_whole(source: Path, target: Path) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 from android_harness.bundle import Bundle
 from android_harness.cross_thread_request import Answer
 from android_harness.device import Device, DeviceDescription, DeviceError, FailureReason
+from android_harness.guarded_device import GuardedDevice
 from android_harness.installed_client import ARTIFACT, InstalledClient
 from ondevice.device_files import DevicePlan, write_examples, write_plan, write_seed
 from ondevice.vocabulary import ExampleSet, RoundPlan
@@ -72,7 +73,7 @@ class TrainingDevice:
         self._open_device = open_device
         self._kit = kit
         self._opened: list[
-            Device
+            GuardedDevice
         ] = []  # the last is in use; the others were lost, and are tidied up at the end
         self._client: InstalledClient | None = None
         self._holds: set[int] = set()
@@ -121,15 +122,15 @@ class TrainingDevice:
         self._in_doubt = True
 
     @property
-    def _device(self) -> Device:
+    def _device(self) -> GuardedDevice:
         return self._opened[-1]
 
-    def _reach(self) -> tuple[Device, DeviceDescription]:
+    def _reach(self) -> tuple[GuardedDevice, DeviceDescription]:
         """The device we had, or if that does not answer, one opened anew: an emulator may have been started again."""
         if self._opened:
             with suppress(DeviceError):
                 return self._device, self._device.describe()
-        self._opened.append(self._open_device())
+        self._opened.append(GuardedDevice(self._open_device()))
         try:
             return self._device, self._device.describe()
         except DeviceError:
@@ -155,13 +156,12 @@ class TrainingDevice:
                 "--plan": f"{EXCHANGE}/{PLAN}",
             }
             client.run("request", {**options, "--out": f"{EXCHANGE}/{REQUEST}"})
-            device.pull(f"{EXCHANGE}/{REQUEST}", here / REQUEST)
-            (here / SLICE).write_bytes(ask(client_id, (here / REQUEST).read_bytes()))
+            request = device.pull_message(f"{EXCHANGE}/{REQUEST}", here / REQUEST)
+            (here / SLICE).write_bytes(ask(client_id, request))
             device.push(here / SLICE, f"{EXCHANGE}/{SLICE}")
             options |= {"--slice": f"{EXCHANGE}/{SLICE}", "--artifact": ARTIFACT}
             client.run("train", {**options, "--out": f"{EXCHANGE}/{UPDATE}"})
-            device.pull(f"{EXCHANGE}/{UPDATE}", here / UPDATE)
-            return (here / UPDATE).read_bytes()
+            return device.pull_message(f"{EXCHANGE}/{UPDATE}", here / UPDATE)
 
     def _push_data(self, client_id: int, folder: Path) -> None:
         data = self._kit.client_data(client_id)

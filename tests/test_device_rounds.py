@@ -27,7 +27,15 @@ from ondevice.artifact import Artifact
 from ondevice.backends.opening import open_backend
 from ondevice.client import Client
 from ondevice.vocabulary import Columns, ExampleSet, LocalTraining, ModelSlice, RoundPlan
-from ondevice.wire import Envelope, Expected, WireError, request_from_bytes, slice_to_bytes, update_from_bytes
+from ondevice.wire import (
+    MAX_MESSAGE_BYTES,
+    Envelope,
+    Expected,
+    WireError,
+    request_from_bytes,
+    slice_to_bytes,
+    update_from_bytes,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -101,8 +109,8 @@ class Watched:
             self._about_to_run(verb)
         return self._device.run(argv, timeout, env, stdin)
 
-    def pull(self, remote: str, local: Path) -> None:
-        self._device.pull(remote, local)
+    def pull(self, remote: str, local: Path, at_most: int = MAX_MESSAGE_BYTES) -> None:
+        self._device.pull(remote, local, at_most)
 
     def remove(self, remote: str) -> None:
         self._device.remove(remote)

@@ -58,6 +58,13 @@ def test_a_description_that_makes_no_sense_is_quoted() -> None:
         parse_description("adb:123", "sh: nproc: not found")
 
 
+@pytest.mark.parametrize("wrong", ["1" * 400, "1" * 5000, "warm"])
+def test_a_description_with_numbers_that_cannot_be_is_refused_briefly(wrong: str) -> None:
+    with pytest.raises(DeviceError, match="adb:123 described itself") as failure:
+        parse_description("adb:123", PHONE.replace("287", wrong))
+    assert len(str(failure.value)) < 2000
+
+
 def run_here(script: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(["sh", "-c", script], capture_output=True, start_new_session=True)
 

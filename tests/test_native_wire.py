@@ -157,6 +157,7 @@ def hand_made(genuine: bytes) -> list[bytes]:
         with_header(header.replace(b"\\u00e9", "é".encode())),
         with_header(header.replace(b"\\u00e9", b"\xe9")),
         with_header(b"[" * 100_000),
+        *(with_header(header.replace(b'"shape":[5]', deeper)) for deeper in nested_shapes()),
         with_header(b"[]"),
         with_header(b""),
         with_header(b"null"),
@@ -182,6 +183,17 @@ def hand_made(genuine: bytes) -> list[bytes]:
         genuine[: 8 + size] + struct.pack("<q", 2) + body[8:],
         genuine[:7],
         b"",
+    ]
+
+
+def nested_shapes() -> list[bytes]:
+    """Balanced, so that a reader that builds the value and frees it goes all the way down; below the header's megabyte."""
+    deep = 170_000
+    return [
+        b'"shape":' + b"[" * 20 + b"5" + b"]" * 20,
+        b'"shape":[' + b"[" * deep + b"]" * deep + b",5]",
+        b'"shape":' + b'{"a":' * deep + b"5" + b"}" * deep,
+        b'"shape":[5],"more":[' + b"[" * deep + b"]" * deep + b",5]",
     ]
 
 

@@ -1,5 +1,6 @@
 #include "strict_json.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
@@ -7,13 +8,20 @@
 #include "failure.h"
 
 namespace fedss {
+namespace {
+
+constexpr int kMaxDepth = 16;
+
+}  // namespace
 
 Json parse_json(std::string_view text, const std::string& what) {
   // The parser takes a zero byte for the end of its input and skips a byte-order mark; in JSON neither may be there.
   if (text.find('\0') != text.npos) throw BadFile(what + ": not JSON: it holds a zero byte");
   if (text.substr(0, 3) == "\xEF\xBB\xBF") throw BadFile(what + ": not JSON: it starts with a byte-order mark");
   std::vector<std::set<std::string>> open_objects;
-  const auto watch = [&](int, Json::parse_event_t event, const Json& parsed) {
+  const auto watch = [&](int depth, Json::parse_event_t event, const Json& parsed) {
+    // A value is copied and freed recursively, and a header's megabyte has room for a depth that no stack has.
+    if (depth > kMaxDepth) throw BadFile(what + ": nested deeper than " + std::to_string(kMaxDepth));
     if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
     if (event == Json::parse_event_t::object_end) open_objects.pop_back();
     if (event == Json::parse_event_t::key && !open_objects.back().insert(parsed.get<std::string>()).second)
@@ -25,6 +33,19 @@ Json parse_json(std::string_view text, const std::string& what) {
   } catch (const Json::exception& error) {
     throw BadFile(what + ": not JSON: " + error.what());
   }
+}
+
+int64_t count_at(const Json& object, const char* name) {
+  const Json& value = object.at(name);
+  if (!is_count(value)) throw BadFile(std::string(name) + " is not a whole number of 0 or more");
+  return value.get<int64_t>();
+}
+
+std::vector<int64_t> counts_at(const Json& object, const char* name) {
+  const Json& list = object.at(name);
+  if (!list.is_array() || !std::all_of(list.begin(), list.end(), is_count))
+    throw BadFile(std::string(name) + " is not a list of whole numbers of 0 or more");
+  return list.get<std::vector<int64_t>>();
 }
 
 bool is_count(const Json& value) {
