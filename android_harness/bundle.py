@@ -55,8 +55,16 @@ PYTHON_PACKAGES = (
 )  # the standard library, in two parts
 PYTHON_CLIENT = "android_harness.onnxruntime_client"
 ONDEVICE_MODULES = (
-    *("__init__", "artifact", "class_sampling", "client", "device_files", "golden_step", "local_training"),
-    *("padding", "portable_random", "safetensors_file", "vocabulary", "wire"),
+    *("__init__", "artifact", "class_sampling", "client", "device_files", "golden_bounds", "golden_step"),
+    *(
+        "local_training",
+        "manifest_fields",
+        "padding",
+        "portable_random",
+        "safetensors_file",
+        "vocabulary",
+        "wire",
+    ),
     *("backends/__init__", "backends/onnxruntime_module"),
 )
 """What the Python client imports of `ondevice`; none of it needs torch."""

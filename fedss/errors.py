@@ -11,6 +11,7 @@ from fedss.console import CheckFailed, ExitCode, UsageError
 from fedss.device_rounds import DevicesExhausted
 from ondevice.artifact import ArtifactError
 from ondevice.native.build import KernelBuildError
+from ondevice.native.program import ProgramError
 from ondevice.step_process import StepProcessError
 from server_sim.experiment import ConfigurationError
 from server_sim.one_round import RoundAbandoned
@@ -34,6 +35,7 @@ _CODES: tuple[tuple[tuple[type[Exception], ...], ExitCode], ...] = (
         (
             FileNotFoundError,
             ArtifactError,
+            ProgramError,
             PopulationError,
             StateError,
             RunUnreadable,

@@ -9,6 +9,7 @@ from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Group
+from rich.markup import escape
 from rich.table import Table
 
 from export.communication import round_bytes
@@ -124,7 +125,7 @@ def _tables(
     memory: tuple[MemoryFigure, ...],
 ) -> list[Table]:
     spec = artifact.spec
-    summary = Table(title=str(artifact.directory), show_header=False)
+    summary = Table(title=escape(str(artifact.directory)), show_header=False)
     summary.add_column()
     summary.add_column(overflow="fold")  # a hash cut short would be of no use
     summary.add_row("SHA-256", f"{artifact.sha256} (every file verified)")

@@ -16,13 +16,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ondevice import safetensors_file
+from ondevice.golden_bounds import check_golden_step
 from ondevice.golden_step import GoldenStep, golden_from_tensors
-from ondevice.vocabulary import FloatArray, StepSpec
+from ondevice.manifest_fields import Fields, check_array
+from ondevice.vocabulary import FloatArray, LogitKind, StepSpec, TrainScope
 
 FORMAT = "fedss-artifact"
 VERSION = 1
@@ -164,12 +166,17 @@ class Artifact:
 
     def golden(self) -> GoldenStep:
         """The step that every runtime must reproduce."""
+        path = self.path(GOLDEN)
         try:
-            return golden_from_tensors(_read_tensors(self.path(GOLDEN)), self.trainable)
+            golden = golden_from_tensors(_read_tensors(path), self.trainable)
+            check_golden_step(golden, self.spec, self.max_width, self.parameter_shapes)
         except KeyError as missing:
+            raise ArtifactError(f"{path} has no tensor {missing}; export it again") from missing
+        except (ValueError, TypeError, IndexError) as error:
             raise ArtifactError(
-                f"{self.directory / GOLDEN} has no tensor {missing}; export it again"
-            ) from missing
+                f"{path} holds no golden step of this artifact ({error}); export it again"
+            ) from error
+        return golden
 
 
 def open_artifact(directory: Path) -> Artifact:
@@ -181,6 +188,8 @@ def open_artifact(directory: Path) -> Artifact:
         raise ArtifactError(
             f"{directory} is not an artifact: no {MANIFEST} in it; make one with `fedss export`"
         ) from error
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read ({error}); copy the artifact again") from error
     manifest = _manifest_from_json(text, path)
     for name, entry in manifest.files.items():
         _check_file(directory, name, entry)
@@ -259,43 +268,67 @@ def _read_tensors(path: Path) -> dict[str, Any]:
 def _manifest_from_json(text: bytes, path: Path) -> Manifest:
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ArtifactError(f"{path} is not JSON ({error}); export it again") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ArtifactError(f"{path} does not describe a {FORMAT}; make one with `fedss export`")
     if document.get("version") != VERSION:
         raise ArtifactError(
-            f"{path} has format version {document.get('version')}; this program reads version {VERSION}: "
+            f"{path} has format version {str(document.get('version'))[:20]}; this program reads version {VERSION}: "
             "update it, or export the artifact again"
         )
     try:
         return _manifest_from_document(document)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(
-            f"{path} is damaged ({type(error).__name__}: {error}); export it again"
-        ) from error
+    except ValueError as error:
+        raise ArtifactError(f"{path} is damaged: {error}; export it again") from error
 
 
 def _manifest_from_document(document: dict[str, Any]) -> Manifest:
-    spec = document["spec"]
+    fields = Fields(document, "")
+    spec = Fields(fields.raw("spec"), "spec")
+    spec.expect("architecture", "embedding_dim", "image_shape", "logits", "train")
     manifest = Manifest(
-        spec=StepSpec(**{**spec, "image_shape": tuple(spec["image_shape"])}),
-        micro_batch=int(document["micro_batch"]),
-        max_width=int(document["max_width"]),
-        runtimes=tuple(document["runtimes"]),
-        parameters=tuple(
-            Parameter(entry["name"], tuple(entry["shape"]), entry["trainable"])
-            for entry in document["parameters"]
+        spec=StepSpec(
+            spec.text("architecture"),
+            spec.count("embedding_dim", 1),
+            cast(tuple[int, int, int], spec.shape("image_shape")),
+            cast(LogitKind, spec.text("logits")),
+            cast(TrainScope, spec.text("train")),
         ),
-        files={_inside(name): FileEntry(**entry) for name, entry in document["files"].items()},
-        memory=tuple(MemoryFigure(**entry) for entry in document["memory"]),
-        parity={runtime: Parity(**entry) for runtime, entry in document["parity"].items()},
-        operators=document["operators"],
-        provenance=document["provenance"],
+        micro_batch=fields.count("micro_batch", 1),
+        max_width=fields.count("max_width", 1),
+        runtimes=fields.texts("runtimes"),
+        parameters=tuple(
+            Parameter(entry.text("name"), entry.shape("shape"), entry.flag("trainable"))
+            for entry in fields.objects("parameters")
+        ),
+        files={
+            _inside(name): FileEntry(entry.count("size"), entry.text("sha256"))
+            for name, entry in fields.named("files").items()
+        },
+        memory=tuple(
+            MemoryFigure(
+                entry.text("runtime"),
+                entry.count("micro_batch"),
+                entry.count("width"),
+                entry.optional_count("planned_bytes"),
+                entry.optional_count("peak_bytes"),
+            )
+            for entry in fields.objects("memory")
+        ),
+        parity={
+            runtime: Parity(
+                entry.real("worst_relative_error"), entry.text("worst_tensor"), entry.flag("passed")
+            )
+            for runtime, entry in fields.named("parity").items()
+        },
+        operators={name: histogram.counts() for name, histogram in fields.named("operators").items()},
+        provenance=fields.raw("provenance"),
     )
-    for name in ("micro_batch", "max_width"):
-        if getattr(manifest, name) < 1:
-            raise ValueError(f"{name} is {getattr(manifest, name)}; expected 1 or more")
+    check_array("a micro-batch", (manifest.micro_batch, *manifest.spec.image_shape))
+    check_array("the columns", (manifest.max_width, manifest.spec.column_dim))
+    for parameter in manifest.parameters:
+        check_array(parameter.name, parameter.shape)
     return manifest
 
 

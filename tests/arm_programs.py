@@ -63,7 +63,7 @@ int main(int, char **arguments) try {
 
 
 def require_programs(*programs: str) -> None:
-    """Skips a test where Debian's packages are not installed, and says which."""
+    """Skips a test where Debian's packages are not installed, and says which; in CI that is a failure (`skips`)."""
     missing = missing_programs(*programs)
     if missing:
         pytest.skip(f"needs: apt-get install {' '.join(missing)}")

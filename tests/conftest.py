@@ -18,6 +18,7 @@ from server_sim.server_optimizers import FedAvg, ServerOptimizer
 from server_sim.simulated_clients import SimulatedClient
 from server_sim.state import ServerState
 
+pytest_plugins = ["skips"]
 torch.set_num_threads(1)
 # A shell's background jobs ignore Ctrl-C, and so would all programs that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

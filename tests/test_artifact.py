@@ -28,6 +28,7 @@ from ondevice.backends.eager import initial_parameters
 from ondevice.backends.opening import open_backend
 from ondevice.golden_step import check_golden, compare
 from ondevice.step_process import StepJob, StepProcess, StepProcessError
+from ondevice.vocabulary import FloatArray
 
 
 @pytest.fixture
@@ -117,13 +118,56 @@ def edit(change: Callable[[dict[str, object]], object]) -> Callable[[Path], None
             edit(lambda document: document.update(version=2)),
             "has format version 2; this program reads version 1",
         ),
-        (edit(lambda document: document.pop("spec")), r"is damaged \(KeyError: 'spec'\)"),
+        (edit(lambda document: document.pop("spec")), r"is damaged: .*has no spec"),
         (edit(lambda document: document.update(micro_batch=0)), "micro_batch is 0"),
         (
             edit(lambda document: document.update(files={"../outside": {"size": 1, "sha256": ""}})),
             "leads out of the artifact",
         ),
-        (edit(lambda document: document.update(parameters=3)), "is damaged"),
+        (edit(lambda document: document.update(parameters=3)), "parameters is 3; expected a list"),
+        (lambda directory: (directory / MANIFEST).write_text("[" * 100_000 + "]" * 100_000), "is not JSON"),
+        (lambda directory: (directory / MANIFEST).write_text("9" * 5000), "is not JSON"),
+        (
+            edit(lambda document: document.update(version="9" * 5000)),
+            "has format version 99999999999999999999;",
+        ),
+        (edit(lambda document: document.update(micro_batch=1 << 40)), "a micro-batch would have the shape"),
+        (edit(lambda document: document.update(micro_batch=10**400)), "micro_batch is a number of"),
+        (
+            edit(lambda document: document.update(micro_batch=4.0)),
+            "micro_batch is 4.0; expected a whole number",
+        ),
+        (
+            edit(lambda document: document.update(micro_batch=True)),
+            "micro_batch is True; expected a whole number",
+        ),
+        (edit(lambda document: document.update(max_width=1 << 31)), "the columns would have the shape"),
+        (edit(lambda document: document.update(operators=[1])), "operators is a list; expected an object"),
+        (edit(lambda document: document.update(operators={"a": 3})), "operators.a is 3; expected an object"),
+        (edit(lambda document: document.update(operators={"a": {"b": "c"}})), "operators.a.b is text"),
+        (edit(lambda document: document.update(operators={"a": {"[/evil]": 1}})), "without brackets"),
+        (edit(lambda document: document.update(runtimes=["\x1b[31m"])), "printable characters"),
+        (edit(lambda document: document.update(files=3)), "files is 3; expected an object"),
+        (edit(lambda document: document.update(files={"a": 3})), "files.a is 3; expected an object"),
+        (edit(lambda document: document.update(files={"a" * 5000: {}})), "printable characters"),
+        (edit(lambda document: document.update(memory={})), "memory is an object; expected a list"),
+        (edit(lambda document: document.update(parity={"a": {"passed": 1}})), "worst_relative_error"),
+        (
+            edit(lambda document: document["parameters"][0].update(shape=[1 << 40])),  # type: ignore[index]
+            "would have the shape",
+        ),
+        (
+            edit(lambda document: document["parameters"][0].update(shape="wide")),  # type: ignore[index]
+            "shape is text; expected a list",
+        ),
+        (
+            edit(lambda document: document["spec"].update(image_shape=[1, 8])),  # type: ignore[attr-defined]
+            "image_shape",
+        ),
+        (
+            edit(lambda document: document["spec"].update(more=1)),  # type: ignore[attr-defined]
+            "spec has the unknown field 'more'",
+        ),
     ],
 )
 def test_a_damaged_artifact_is_refused_with_the_reason(
@@ -132,6 +176,37 @@ def test_a_damaged_artifact_is_refused_with_the_reason(
     damage(artifact.directory)
     with pytest.raises(ArtifactError, match=message):
         open_artifact(artifact.directory)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("eager_distance", lambda values: np.full_like(values, 1e30), "eager_distance of .* is 1e"),
+        ("eager_distance", lambda values: np.full_like(values, np.nan), "eager_distance of .* is nan"),
+        ("eager_distance", lambda values: values[:-1], "golden step"),
+        ("eager_distance", lambda values: values[0], "golden step"),
+        ("labels", lambda values: values + 7, "labels are not positions among the 7 columns"),
+        ("labels", lambda values: values.astype(np.float32), "golden step"),
+        ("columns", lambda values: values[:, :-1], "columns is float32"),
+        ("columns", lambda values: np.tile(values, (20, 1)), "columns have the shape"),
+        ("images", lambda values: values[:, :, :-1], "images is float32"),
+        ("adjust", lambda values: values[:-1], "adjust is float32"),
+        ("gradient/conv2.weight", lambda values: values[:-1], "gradient/conv2.weight is float32"),
+        ("gradient/conv2.weight", lambda values: values * np.inf, "all finite"),
+        ("loss", lambda values: values[:0], "golden step"),
+    ],
+)
+def test_a_golden_step_that_proves_nothing_is_refused(
+    name: str, change: Callable[[FloatArray], FloatArray], message: str, artifact: Artifact
+) -> None:
+    tensors, _ = safetensors_file.read_file(artifact.path(GOLDEN))
+    with np.errstate(invalid="ignore"):
+        changed = {**tensors, name: np.ascontiguousarray(change(np.array(tensors[name])))}
+    spoilt = write_artifact(
+        artifact.directory, artifact.manifest, {GOLDEN: safetensors_file.to_bytes(changed, {})}
+    )
+    with pytest.raises(ArtifactError, match=message):
+        spoilt.golden()
 
 
 def test_weights_that_do_not_fit_the_parameter_table_are_refused(artifact: Artifact) -> None:

@@ -25,7 +25,7 @@ from device_case import (
 
 from android_harness.bundle import build_bundle
 from ondevice import safetensors_file
-from ondevice.artifact import Artifact, open_artifact
+from ondevice.artifact import GOLDEN, Artifact, open_artifact
 from ondevice.backends.opening import open_backend
 from ondevice.vocabulary import LocalTraining, RoundPlan
 from ondevice.wire import Precision
@@ -144,6 +144,12 @@ def edit_json(path: Path, edit: Callable[[dict[str, object]], object]) -> None:
     path.write_text(json.dumps(document))
 
 
+def spec_of(manifest: dict[str, object]) -> dict[str, object]:
+    spec = manifest["spec"]
+    assert isinstance(spec, dict)
+    return spec
+
+
 def flip_byte(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -205,6 +211,48 @@ BAD_FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
         lambda path: edit_json(path, lambda manifest: manifest.update(version=9)),
         "format version",
     ),
+    "a manifest nested without end": (
+        "artifact/manifest.json",
+        lambda path: path.write_text('{"a":[' + "[" * 170_000 + "]" * 170_000 + ',5],"b":1}'),
+        "nested deeper than 16",
+    ),
+    "a format that is no text": (
+        "artifact/manifest.json",
+        lambda path: edit_json(path, lambda manifest: manifest.update(format=[1])),
+        "does not describe a fedss-artifact",
+    ),
+    "a micro-batch beyond all numbers": (
+        "artifact/manifest.json",
+        lambda path: edit_json(path, lambda manifest: manifest.update(micro_batch=5e22)),
+        "micro_batch is not a whole number",
+    ),
+    "a micro-batch beyond all memory": (
+        "artifact/manifest.json",
+        lambda path: edit_json(path, lambda manifest: manifest.update(micro_batch=1 << 60)),
+        "too large for this client",
+    ),
+    "a width in words": (
+        "artifact/manifest.json",
+        lambda path: edit_json(path, lambda manifest: manifest.update(max_width="wide")),
+        "max_width is not a whole number",
+    ),
+    "columns that overflow": (
+        "artifact/manifest.json",
+        lambda path: edit_json(path, lambda manifest: spec_of(manifest).update(embedding_dim=(1 << 63) - 1)),
+        "too large for this client",
+    ),
+    "an image of half a channel": (
+        "artifact/manifest.json",
+        lambda path: edit_json(path, lambda manifest: spec_of(manifest).update(image_shape=[0.5, 16, 16])),
+        "image_shape is not a list of whole numbers",
+    ),
+    "a file of negative size": (
+        "artifact/manifest.json",
+        lambda path: edit_json(
+            path, lambda manifest: manifest.update(files={"a": {"size": -1, "sha256": ""}})
+        ),
+        "size is not a whole number",
+    ),
     "a damaged manifest": (
         "artifact/manifest.json",
         lambda path: edit_json(path, lambda manifest: manifest.pop("parameters")),
@@ -227,6 +275,19 @@ def test_a_bad_file_is_refused_by_name_and_nothing_is_written(
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
     assert sorted(case.folder.iterdir()) == before
+
+
+def test_a_golden_step_that_would_excuse_anything_is_refused(
+    client: list[str], artifact: Artifact, tmp_path: Path
+) -> None:
+    copy = copy_with_wrong_golden_step(artifact, tmp_path / "artifact")
+    tensors, _ = safetensors_file.read_file(copy.path(GOLDEN))
+    for excuse in (1e30, np.nan):
+        tensors["eager_distance"] = np.full_like(np.asarray(tensors["eager_distance"]), excuse)
+        replace_file(copy, GOLDEN, safetensors_file.to_bytes(tensors, {}))
+        done = run([*client, "check", "--artifact", str(copy.directory)])
+        assert done.returncode == 3, done.stdout
+        assert "eager_distance" in done.stderr
 
 
 def test_a_program_that_is_not_one_is_refused(client: list[str], artifact: Artifact, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -59,7 +60,6 @@ def test_half_precision_halves_the_message() -> None:
 
 
 def test_bfloat16_rounds_to_nearest_even_as_torch_does() -> None:
-    torch = pytest.importorskip("torch")
     values = np.random.default_rng(0).standard_normal(10_000).astype(np.float32) * 1e3
     expected = torch.from_numpy(values).bfloat16().float().numpy()
     assert np.array_equal(Bfloat16.from_float32(values).to_float32(), expected)

@@ -9,6 +9,7 @@ namespace fedss {
 namespace {
 
 constexpr double kRelativeTolerance = 1e-5, kEagerMultiple = 3, kAbsoluteTolerance = 1e-7;
+constexpr double kLargestEagerDistance = 1e-2, kSmallestNorm = 1e-3;  // as in ondevice/golden_bounds.py
 
 class GoldenFile {
  public:
@@ -46,6 +47,9 @@ void compare(
     distance += difference * difference;
   }
   norm = std::sqrt(norm), distance = std::sqrt(distance);
+  if (!(eager_distance >= 0 && eager_distance <= kLargestEagerDistance * std::max(norm, kSmallestNorm)))
+    throw BadFile("golden.safetensors: eager_distance of " + name + " is " + std::to_string(eager_distance) +
+                  ", and would excuse a wrong gradient; export it again");
   const double allowed = slack * std::max({kRelativeTolerance * norm, kEagerMultiple * eager_distance, kAbsoluteTolerance});
   const double relative = distance / std::max(norm, kAbsoluteTolerance / kRelativeTolerance);
   so_far.outputs++;
