@@ -10,6 +10,10 @@ import numpy as np
 from ondevice.vocabulary import ClientUpdate, Columns, ModelSlice
 from ondevice.wire import Envelope, request_to_bytes, slice_to_bytes, update_to_bytes
 
+PAPER_EXTRACTOR_PARAMETERS = 3_690_000
+"""What the shares in section 4.3 of the paper fit; ours has 3,033,456 (d = 64) or 4,202,032 (d = 1,280): no share of ours
+is exactly one of the paper's."""
+
 
 @dataclass(frozen=True)
 class RoundBytes:

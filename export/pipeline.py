@@ -24,12 +24,11 @@ from export.memory import Report, measure_programs, measure_widths
 from export.memory_budget import largest_micro_batch
 from export.parity import check_parity
 from export.pretrained_weights import load_weights
-from export.recipe import LARGEST_MICRO_BATCH, ExportRecipe
+from export.recipe import LARGEST_MICRO_BATCH, ExportRecipe, check_target
 from ondevice import safetensors_file
 from ondevice.artifact import (
     GOLDEN,
     INITIAL,
-    MANIFEST,
     MEGABYTE,
     Artifact,
     Manifest,
@@ -63,7 +62,7 @@ def export_artifact(
 
     Raises ParityFailed or BudgetTooSmall when the artifact cannot be what was asked for; nothing is left behind then.
     """
-    _check_target(out, overwrite)
+    check_target(out, overwrite)
     weights = initial_parameters(recipe.spec, recipe.seed)
     if recipe.weights is not None:
         weights = load_weights(recipe.weights, weights)
@@ -186,16 +185,6 @@ def _initial(step: TrainStep) -> bytes:
 
 def _merged(programs: Mapping[Runtime, Mapping[str, bytes]]) -> dict[str, bytes]:
     return {name: data for files in programs.values() for name, data in files.items()}
-
-
-def _check_target(out: Path, overwrite: bool) -> None:
-    """Before anything is computed: an artifact is replaced when asked, anything else never."""
-    if not out.exists():
-        return
-    if not overwrite:
-        raise FileExistsError(f"{out} exists; choose another --out, or --overwrite it")
-    if not (out / MANIFEST).is_file():
-        raise FileExistsError(f"{out} exists and is not an artifact; choose another --out")
 
 
 @contextmanager

@@ -1,10 +1,14 @@
-"""What an export is asked for.  Defaults are the paper's model at the size that fits a phone."""
+"""What an export is asked for, refused where it cannot be, before torch is imported or anything computed.
+
+Defaults are the paper's model at the size that fits a phone.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ondevice.artifact import MANIFEST
 from ondevice.backends.opening import RUNTIMES, Runtime
 from ondevice.extractors import ARCHITECTURES
 from ondevice.vocabulary import StepSpec
@@ -47,3 +51,13 @@ class ExportRecipe:
             )
         if self.memory_budget_mb is not None and self.memory_budget_mb < 1:
             raise ValueError(f"memory_budget_mb is {self.memory_budget_mb}; expected 1 or more megabytes")
+
+
+def check_target(out: Path, overwrite: bool) -> None:
+    """Before anything is computed: an artifact is replaced when asked, anything else never."""
+    if not out.exists():
+        return
+    if not overwrite:
+        raise FileExistsError(f"{out} exists; choose another --out, or --overwrite it")
+    if not (out / MANIFEST).is_file():
+        raise FileExistsError(f"{out} exists and is not an artifact; choose another --out")

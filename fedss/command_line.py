@@ -15,7 +15,7 @@ from pathlib import Path
 import typer
 from rich.markup import escape
 
-from fedss.console import ExitCode, log
+from fedss.console import ExitCode, UsageError, log
 
 VERBS = (
     *("doctor", "data", "pretrain", "simulate", "report", "demo"),
@@ -31,13 +31,20 @@ def main() -> None:
             asked=sys.argv[1] if len(sys.argv) > 1 else ""
         )()  # exits by itself: 0, or 2 for wrong usage
     except Exception as error:
-        from fedss.errors import exit_code_for
-
-        code = exit_code_for(error)
+        code = _exit_code(error)
         if code is ExitCode.BUG:
             raise  # a traceback is what a bug report needs; Python exits with 1
         log.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(code)
+
+
+def _exit_code(error: Exception) -> ExitCode:
+    """Wrong usage is told at once; to know all other errors is to import everything."""
+    if isinstance(error, UsageError):
+        return ExitCode.USAGE
+    from fedss.errors import exit_code_for
+
+    return exit_code_for(error)
 
 
 def build_app(asked: str) -> typer.Typer:

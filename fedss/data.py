@@ -14,6 +14,7 @@ from rich.table import Table
 from fedss.console import Json, UsageError, progress, show_result
 from fedss.locations import DEFAULT_CACHE, Cache
 from server_sim import glyphs, partition_statistics
+from server_sim.contact_sheet import contact_sheet as general_contact_sheet
 from server_sim.experiment import DataSettings
 from server_sim.image_folder import import_image_folder
 from server_sim.partition_statistics import PartitionStatistics, Spread, describe_partition
@@ -32,14 +33,15 @@ def command(
         Path | None, typer.Option(help="Draw histograms over the clients: examples, classes, EMD.")
     ] = None,
     contact_sheet: Annotated[
-        Path | None, typer.Option(help="Draw some classes in all faces (glyphs only).")
+        Path | None, typer.Option(help="Draw some classes: glyphs in all faces, others in a few images.")
     ] = None,
     import_table: Annotated[
         Path | None,
         typer.Option(
             "--import",
             metavar="TABLE.csv",
-            help="Make the folder first, from image files: a table of path, user, class, split (train or test).",
+            help="Make the folder first, from image files: a CSV table with the columns path (relative to the table), "
+            "user, class and split (train or test). docs/data.md has an example.",
         ),
     ] = None,
     image_size: Annotated[
@@ -65,20 +67,19 @@ def command(
             raise UsageError(
                 f"{option} is {picture}; expected a name that ends in {', '.join(PICTURE_FORMATS)}"
             )
+        if picture is not None and (picture.is_dir() or not _can_be_folder(picture.parent)):
+            raise UsageError(f"{option} is {picture}, which cannot be written; name a file in a folder")
     if import_table is not None:
         _import(import_table, Path(population), image_size or 32, grayscale, seed or 0)
     elif image_size is not None or grayscale or seed is not None:
         raise UsageError("--image-size, --grayscale and --seed are about --import, which is not given")
     with progress(f"data {population}") as advance:
         opened = open_population(population_path(DataSettings(population=population), cache, advance))
-    if contact_sheet is not None and "faces" not in opened.recipe:
-        raise UsageError(
-            f"--contact-sheet shows font faces, and {opened.name} is not one of the glyphs data sets"
-        )
     if plot is not None:
         _draw(partition_statistics.plot, opened, plot)
     if contact_sheet is not None:
-        _draw(glyphs.contact_sheet, opened, contact_sheet)
+        by_face = "faces" in opened.recipe
+        _draw(glyphs.contact_sheet if by_face else general_contact_sheet, opened, contact_sheet)
     statistics = describe_partition(opened)
     payload = {
         "population": str(opened.directory),
@@ -105,6 +106,12 @@ def _import(table: Path, folder: Path, image_size: int, grayscale: bool, seed: i
             seed=seed,
             progress=advance,
         )
+
+
+def _can_be_folder(path: Path) -> bool:
+    """Whether `path` is a folder, or can be made one."""
+    there = next(parent for parent in (path, *path.parents) if parent.exists())
+    return there.is_dir() and os.access(there, os.W_OK)
 
 
 def _draw(drawing: Callable[[Population, Path], None], population: Population, path: Path) -> None:

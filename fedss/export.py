@@ -13,13 +13,12 @@ from rich.table import Table
 
 from export.memory_budget import BudgetTooSmall
 from export.parity import ParityFailed
-from export.pipeline import export_artifact
-from export.recipe import ExportRecipe
+from export.recipe import ExportRecipe, check_target
 from export.unsupported_operator import UnsupportedOperator
 from fedss.comma_lists import names
 from fedss.console import CheckFailed, Json, UsageError, log, show_result
 from fedss.termination import unwinding_on_sigterm
-from ondevice.artifact import MEGABYTE, Artifact, MemoryFigure
+from ondevice.artifact import MEGABYTE, Artifact, ArtifactError, MemoryFigure
 from ondevice.backends.opening import RUNTIMES, Runtime
 from ondevice.extractors import ARCHITECTURES
 from ondevice.vocabulary import LogitKind, StepSpec, TrainScope
@@ -68,6 +67,7 @@ def command(
 ) -> None:
     """Export the training step; check it on every runtime; publish it only if it is right."""
     started = time.monotonic()
+    # What is asked for first: torch takes seconds to import.
     try:
         recipe = ExportRecipe(
             spec=StepSpec(
@@ -84,8 +84,13 @@ def command(
             weights=weights,
             seed=seed,
         )
-    except ValueError as error:
+        check_target(out, overwrite)
+    except (ValueError, FileExistsError) as error:
         raise UsageError(str(error)) from error
+    if weights is not None and not weights.is_file():
+        raise ArtifactError(f"{weights} is not a file; expected safetensors or a torch checkpoint")
+    from export.pipeline import export_artifact
+
     try:
         with unwinding_on_sigterm():
             artifact = export_artifact(

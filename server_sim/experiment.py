@@ -5,7 +5,6 @@ Defaults are the FedSS paper's values (section 4 and A.2) where it gives one.
 
 from __future__ import annotations
 
-import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -19,6 +18,7 @@ from ondevice.vocabulary import LocalTraining, LogitKind, Method, RoundPlan, Tra
 from ondevice.wire import Precision
 from server_sim.aggregation import Denominator
 from server_sim.client_selection import Selection
+from server_sim.experiment_fields import explain
 from server_sim.server_optimizers import FedAdam, FedAvg, FedAvgM, OptimizerName, ServerOptimizer
 
 
@@ -35,10 +35,14 @@ class DataSettings(_Settings):
 
 
 class ModelSettings(_Settings):
-    architecture: str = "mobilenet_v3_large"
-    embedding_dim: int = Field(64, ge=1)
-    logits: LogitKind = "cosine"
-    train: TrainScope = "all"
+    architecture: str = Field(
+        "mobilenet_v3_large", description="The extractor, as `fedss export --help` lists them."
+    )
+    embedding_dim: int = Field(64, ge=1, description="Entries of an embedding, and of a class's column.")
+    logits: LogitKind = Field("cosine", description="Scaled cosine, or the dot product with a bias.")
+    train: TrainScope = Field(
+        "all", description="What learns: everything; embedding and columns; the columns alone."
+    )
     pretrained: str | None = Field(
         None,
         description="Where the extractor starts: a name under pretrained/, or a saved state or safetensors file.",
@@ -51,13 +55,13 @@ class ModelSettings(_Settings):
 
 
 class ClientSettings(_Settings):
-    method: Method | Literal["centralized"] = "fedss"
+    method: Method | Literal["centralized"] = Field("fedss", description="The loss that clients train with.")
     num_negatives: int = Field(80, ge=0, description="|N_k|; ignored by the methods that draw none.")
-    epochs: int = Field(1, ge=1)
-    batch_size: int = Field(32, ge=1)
-    learning_rate: float = Field(0.01, ge=0)
-    weight_decay: float = Field(0.0, ge=0)
-    momentum: float = Field(0.0, ge=0, lt=1)
+    epochs: int = Field(1, ge=1, description="Passes over a client's examples in one round.")
+    batch_size: int = Field(32, ge=1, description="Examples of one local step.")
+    learning_rate: float = Field(0.01, ge=0, description="Of local SGD.")
+    weight_decay: float = Field(0.0, ge=0, description="Of local SGD.")
+    momentum: float = Field(0.0, ge=0, lt=1, description="Of local SGD; gone at the end of a round.")
     precision: Precision = Field("fp32", description="How weights travel, in both directions.")
 
     @property
@@ -68,15 +72,19 @@ class ClientSettings(_Settings):
 
 
 class ServerSettings(_Settings):
-    rounds: int = Field(100, ge=1)
-    clients_per_round: int = Field(64, ge=1)
-    selection: Selection = "uniform"
-    denominator: Denominator = "selected"
-    optimizer: OptimizerName = "fedavgm"
-    learning_rate: float = Field(1.0, gt=0)
-    momentum: float = Field(0.9, ge=0, lt=1)
-    second_momentum: float = Field(0.99, ge=0, lt=1)
-    tau: float = Field(1e-3, gt=0)
+    rounds: int = Field(100, ge=1, description="Rounds of the whole run.")
+    clients_per_round: int = Field(64, ge=1, description="Clients that are chosen for a round.")
+    selection: Selection = Field(
+        "uniform", description="How they are chosen: all alike, or by their examples."
+    )
+    denominator: Denominator = Field(
+        "selected", description="What a column's mean is over: all chosen clients, or those that hold it."
+    )
+    optimizer: OptimizerName = Field("fedavgm", description="How the server applies the mean of the updates.")
+    learning_rate: float = Field(1.0, gt=0, description="Of the server.")
+    momentum: float = Field(0.9, ge=0, lt=1, description="Of fedavgm and fedadam.")
+    second_momentum: float = Field(0.99, ge=0, lt=1, description="Of fedadam.")
+    tau: float = Field(1e-3, gt=0, description="Of fedadam: what keeps its denominator from zero.")
     min_clients: int = Field(
         1, ge=1, description="With fewer updates than this a round is abandoned and tried again."
     )
@@ -95,7 +103,9 @@ class ServerSettings(_Settings):
 
 
 class EvaluationSettings(_Settings):
-    metric: Literal["top1", "map_at_r"] = "top1"
+    metric: Literal["top1", "map_at_r"] = Field(
+        "top1", description="Share of test images classified right, or retrieval of images of unseen classes."
+    )
     every: int = Field(
         10, ge=1, description="Rounds between two evaluations; the last round is always evaluated."
     )
@@ -112,12 +122,14 @@ class TableRow(_Settings):
 
 
 class TableSettings(_Settings):
-    seeds: tuple[int, ...] = (0, 1, 2)
-    rows: tuple[TableRow, ...]
+    seeds: tuple[int, ...] = Field((0, 1, 2), description="Every row is run with each of them.")
+    rows: tuple[TableRow, ...] = Field(
+        description="`label`, `num_negatives` (a list) and `override` of each."
+    )
 
 
 class Experiment(_Settings):
-    title: str
+    title: str = Field(description="For people.")
     seed: int = Field(
         0, ge=0, description="Chance of the run: first weights, chosen clients, drawn negatives."
     )
@@ -194,7 +206,9 @@ def _read_toml(name_or_path: str) -> dict[str, Any]:
 
 
 def _parsed_value(text: str) -> Any:
-    """A TOML value; anything that is not one is taken as a string, so that names need no quotes."""
+    """A TOML value, or none, which TOML lacks; anything else is taken as a string, so that names need no quotes."""
+    if text == "none":
+        return None
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -218,28 +232,7 @@ def _validated(settings: dict[str, Any]) -> Experiment:
     try:
         return Experiment.model_validate(settings)
     except ValidationError as errors:
-        lines = [_explain(error) for error in errors.errors()]
+        lines = dict.fromkeys(
+            explain(error, Experiment) for error in errors.errors()
+        )  # a union fails once for every part
         raise ConfigurationError("the experiment cannot be run:\n  " + "\n  ".join(lines)) from None
-
-
-def _explain(error: Any) -> str:
-    field = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "extra_forbidden":
-        known = known_fields()
-        near = difflib.get_close_matches(field, known, n=1)
-        return f"{field}: there is no such field" + (f"; did you mean {near[0]}?" if near else "")
-    if error["type"] == "missing":
-        return f"{field}: is missing"
-    return f"{field}: {error['msg']} (got {error['input']!r})"
-
-
-def known_fields() -> list[str]:
-    """Every dotted field of an experiment."""
-    names = []
-    for name, field in Experiment.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            names += [f"{name}.{inner}" for inner in kind.model_fields]
-        else:
-            names.append(name)
-    return names

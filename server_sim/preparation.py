@@ -84,7 +84,18 @@ def initial_weights(experiment: Experiment, spec: StepSpec) -> dict[str, FloatAr
     if experiment.model.pretrained is None:
         return weights
     shapes = {name: value.shape for name, value in weights.items()}
-    return _read_pretrained(experiment.model.pretrained, shapes)
+    name = experiment.model.pretrained
+    tensors, path = _read_pretrained(name)
+    try:
+        check_parameters(tensors, shapes, str(path))
+    except ValueError as error:
+        images = " x ".join(map(str, spec.image_shape))
+        raise ConfigurationError(
+            f"model.pretrained is {name!r}, which does not fit {spec.architecture} with d = {spec.embedding_dim} "
+            f"on images of {images} ({error}); change the data (glyphs is for 1 x 32 x 32: `fedss data FOLDER "
+            "--import TABLE.csv --grayscale`), or start from fresh weights: --set model.pretrained=none"
+        ) from None
+    return tensors
 
 
 def pretrained_names() -> list[str]:
@@ -108,7 +119,7 @@ def open_link(recipe: ClientsRecipe, workers: int) -> Iterator[Link]:
         torch.set_num_threads(threads)
 
 
-def _read_pretrained(name: str, shapes: dict[str, tuple[int, ...]]) -> dict[str, FloatArray]:
+def _read_pretrained(name: str) -> tuple[dict[str, FloatArray], Path]:
     shipped = name in pretrained_names()
     path = (
         Path(str(resources.files("server_sim") / "pretrained" / f"{name}.safetensors"))
@@ -128,8 +139,4 @@ def _read_pretrained(name: str, shapes: dict[str, tuple[int, ...]]) -> dict[str,
         for key, tensor in tensors.items()
         if key.startswith("extractor.") and not isinstance(tensor, Bfloat16)
     }
-    try:
-        check_parameters(weights, shapes, f"model.pretrained {path}")
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from None
-    return weights
+    return weights, path

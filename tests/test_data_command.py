@@ -10,6 +10,9 @@ import pytest
 from PIL import Image
 
 from fedss.command_line import main
+from server_sim.experiment import ConfigurationError, load_experiment
+from server_sim.population import open_population
+from server_sim.preparation import initial_weights, step_spec
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -55,8 +58,41 @@ def test_image_files_become_a_population(
     assert run(monkeypatch, str(folder), "--json") == 0
     assert json.loads(capsys.readouterr().out) == answer
     assert run(monkeypatch, str(folder), *options) == 2, "an import never writes over a folder"
-    assert run(monkeypatch, str(folder), "--contact-sheet", str(tmp_path / "sheet.png")) == 2
-    assert "not one of the glyphs data sets" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("colours", [(), ("--grayscale",)])
+def test_an_import_is_drawn_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, table: Path, colours: tuple[str, ...]
+) -> None:
+    table.write_text(table.read_text().replace("bright", "$bright$^"))  # no formula
+    pictures = [tmp_path / "sheet.png", tmp_path / "plot.png"]
+    drawing = ("--contact-sheet", str(pictures[0]), "--plot", str(pictures[1]))
+    assert run(monkeypatch, str(tmp_path / "colours"), "--import", str(table), *colours, *drawing) == 0
+    for picture in pictures:
+        with Image.open(picture) as image:
+            assert image.getextrema()[0][0] < 255, "nothing was drawn"
+
+
+def test_nothing_is_imported_if_the_picture_cannot_be_drawn(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, table: Path
+) -> None:
+    folder = tmp_path / "colours"
+    for picture in ("sheet.doc", str(table / "sheet.png")):
+        assert run(monkeypatch, str(folder), "--import", str(table), "--contact-sheet", picture) == 2
+        assert not folder.exists()
+
+
+def test_a_colour_import_beside_grey_weights_is_told_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, table: Path
+) -> None:
+    assert run(monkeypatch, str(tmp_path / "colours"), "--import", str(table)) == 0
+    change = [f"data.population={tmp_path / 'colours'}"]
+    experiment = load_experiment("glyphs-tiny", change)
+    spec = step_spec(experiment, open_population(tmp_path / "colours"))
+    with pytest.raises(ConfigurationError, match=r"images of 3 x 32 x 32 .*--set model.pretrained=none"):
+        initial_weights(experiment, spec)
+    fresh = load_experiment("glyphs-tiny", [*change, "model.pretrained=none"])
+    assert initial_weights(fresh, spec)["conv1.weight"].shape[1] == 3
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from server_sim.experiment import ConfigurationError, experiment_names, load_experiment
+from server_sim.experiment import ConfigurationError, Experiment, experiment_names, load_experiment
+from server_sim.experiment_fields import fields_of, fields_table
 from server_sim.tables import table_cells, table_runs
 
 
@@ -33,7 +36,19 @@ def test_any_field_can_be_overridden() -> None:
             "client.lerning_rate: there is no such field; did you mean client.learning_rate?",
         ),
         ("client.batch_size=0", "client.batch_size: Input should be greater than or equal to 1 \\(got 0\\)"),
-        ("client.method=fedprox", "client.method.*\\(got 'fedprox'\\)"),
+        (
+            "client.method=fedprox",
+            r"run:\n  client\.method is 'fedprox'; expected one of fedss, negatives_only, positives_only, "
+            r"full_softmax, centralized$",
+        ),
+        ("model.logits=3", r"run:\n  model\.logits is 3; expected one of cosine, dot$"),
+        (
+            "client.foo=1",
+            r"client\.foo: there is no such field; client has method, num_negatives, .*precision$",
+        ),
+        ("clients.method=fedss", r"clients: there is no such field; did you mean client\?$"),
+        ("nonsense=1", r"nonsense: there is no such field; an experiment has title, seed, data, .*table$"),
+        ("model.pretrained=3", r"run:\n  model\.pretrained: Input should be a valid string \(got 3\)$"),
         ("server.rounds=many", "server.rounds: .*\\(got 'many'\\)"),
         ("server.min_clients=99", "min_clients is 99, more than clients_per_round"),
         ("seed.x=1", "seed.x: seed is a value, not a section"),
@@ -43,6 +58,15 @@ def test_any_field_can_be_overridden() -> None:
 def test_a_wrong_override_names_the_field(override: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         load_experiment("glyphs-tiny", ["seed=1", override])
+
+
+def test_every_field_stands_in_the_documentation_as_it_is() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "experiments.md").read_text()
+    assert fields_table(Experiment) in page, (
+        "run python -m server_sim.experiment_fields and put its table there"
+    )
+    for name, field in fields_of(Experiment).items():
+        assert field.description, name
 
 
 def test_an_unknown_experiment_lists_the_known_ones() -> None:

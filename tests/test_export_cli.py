@@ -7,6 +7,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +33,7 @@ from ondevice.backends.opening import open_backend
 from ondevice.golden_step import check_golden
 from ondevice.vocabulary import StepSpec
 
+ROOT = Path(__file__).parents[1]
 TINY = [
     "--arch",
     "three_convolutions",
@@ -63,6 +66,36 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     result = run_export(out, "--runtimes", "executorch,onnxruntime,onnxruntime-training", "--json")
     assert result.exception is None, result.output
     return out, json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (["--arch", "resnet"], 2, "architecture is 'resnet'; expected one of mobilenet_v3_large"),
+        (["--embedding-dim", "0"], 2, "embedding_dim is 0"),
+        (["--image-size", "-1"], 2, "image_shape"),
+        (["--logits", "sine"], 2, "logits is 'sine'; expected one of cosine, dot"),
+        (["--train", "some"], 2, "train is 'some'"),
+        (["--runtimes", "tflite"], 2, "runtimes are tflite"),
+        (["--micro-batch", "0"], 2, "micro_batch is 0"),
+        (["--max-width", "1"], 2, "max_width is 1"),
+        (["--memory-budget", "0"], 2, "memory_budget_mb is 0"),
+        (["--out", "."], 2, "exists"),
+    ],
+)
+def test_wrong_arguments_are_refused_without_torch(
+    tmp_path: Path, arguments: list[str], code: int, complaint: str
+) -> None:
+    (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')")
+    done = subprocess.run(
+        [sys.executable, "-m", "fedss.command_line", "export", "--out", "new", *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert complaint in " ".join(done.stderr.split())
 
 
 @pytest.mark.slow
