@@ -14,6 +14,7 @@ A second thread makes the count of instructions inexact (`instruction_count.c`),
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -98,18 +99,25 @@ def parse_bench(stdout: str) -> BenchReport:
         ready, *steps, done = (json.loads(line) for line in stdout.splitlines())
         counted = [step for step in steps if not step["warmup"]]
         return BenchReport(
-            load_ms=ready["load_ms"],
-            swap_ms=ready["swap_ms"],
-            cpu_ms=tuple(step["cpu_ms"] for step in counted),
-            wall_ms=tuple(step["wall_ms"] for step in counted),
-            peak_bytes=done["peak_bytes"],
-            loss=counted[-1]["loss"],
+            load_ms=_number(ready["load_ms"]),
+            swap_ms=_number(ready["swap_ms"]),
+            cpu_ms=tuple(_number(step["cpu_ms"]) for step in counted),
+            wall_ms=tuple(_number(step["wall_ms"]) for step in counted),
+            peak_bytes=int(_number(done["peak_bytes"])),
+            loss=_number(counted[-1]["loss"]),
         )
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
         raise DeviceError(
             FailureReason.FAILED,
-            f"bench printed something that is not understood ({error!r}); expected the lines of fedss-client: {stdout!r}",
+            f"bench printed something that is not understood ({error!r}); expected the lines of fedss-client: "
+            f"{stdout[:1000]!r}",
         ) from error
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{str(value)[:50]} where a number is expected")
+    return float(value)
 
 
 def per_step(counts: Sequence[tuple[int, int]]) -> float:

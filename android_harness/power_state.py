@@ -6,6 +6,7 @@ would answer is the host's, or made up.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from android_harness.device import Device
@@ -19,6 +20,7 @@ true
 """
 _DISCHARGING = 3  # Android's BatteryManager.BATTERY_STATUS_DISCHARGING
 _TIMEOUT = 30.0
+_NUMBER = re.compile(r"[0-9]{1,15}")  # what else a device may print is not one
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def read_power_state(device: Device) -> PowerState:
 def parse_power_state(answer: str) -> PowerState:
     """What the script printed."""
     lines = (line.partition("=") for line in answer.splitlines())
-    pairs = [(key, int(value)) for key, _, value in lines if value.strip().isdigit()]
+    pairs = [(key, int(value)) for key, _, value in lines if _NUMBER.fullmatch(value.strip())]
     said = dict(pairs)
     clocks = [value for key, value in pairs if key == "khz"]
     temperature = None

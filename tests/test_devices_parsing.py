@@ -10,11 +10,13 @@ import pytest
 from arm_programs import CACHE, require_programs
 
 from android_harness.adb_description import parse_description
+from android_harness.client_bench import parse_bench
 from android_harness.command_frame import CommandFrame
 from android_harness.debian_packages import MissingPackage, find_program, missing_programs, unpack_package
 from android_harness.device import DeviceError
 from android_harness.device_list import parse_adb_devices
 from android_harness.machine_register import emulator_status
+from android_harness.power_state import PowerState, parse_power_state
 
 PHONE = """machine=aarch64
 kernel=5.10.157-android13-4
@@ -63,6 +65,41 @@ def test_a_description_with_numbers_that_cannot_be_is_refused_briefly(wrong: str
     with pytest.raises(DeviceError, match="adb:123 described itself") as failure:
         parse_description("adb:123", PHONE.replace("287", wrong))
     assert len(str(failure.value)) < 2000
+
+
+BENCH = """{"event": "ready", "load_ms": 2.5, "swap_ms": 1}
+{"warmup": true, "cpu_ms": 9, "wall_ms": 9, "loss": 4}
+{"warmup": false, "cpu_ms": 3, "wall_ms": 4, "loss": 4.5}
+{"event": "done", "peak_bytes": 4096}
+"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("2.5", '"quick"'),
+        ("2.5", "true"),
+        ("2.5", "NaN"),
+        ("2.5", "1" * 400),
+        ("2.5", "1" * 5000),
+        ("2.5", "[" * 100_000 + "]" * 100_000),
+        ("4096", "null"),
+        ("4.5", "{}"),
+        ('"warmup": false', '"warmup": true'),
+    ],
+)
+def test_a_bench_that_makes_no_sense_is_quoted_briefly(right: str, wrong: str) -> None:
+    assert parse_bench(BENCH).peak_bytes == 4096
+    with pytest.raises(DeviceError, match="bench printed something") as failure:
+        parse_bench(BENCH.replace(right, wrong))
+    assert len(str(failure.value)) < 3000
+
+
+def test_what_is_no_number_is_left_out_of_a_power_state() -> None:
+    for wrong in ("warm", "²", "1" * 5000, "1" * 400, "-"):
+        assert parse_power_state(f"battery.temperature={wrong}\nkhz={wrong}\nzone=41000\n") == PowerState(
+            41.0
+        )
 
 
 def run_here(script: str) -> subprocess.CompletedProcess[bytes]:
