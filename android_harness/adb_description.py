@@ -23,11 +23,12 @@ true
 
 _MOST_DIGITS = 19
 """Of a number that a device may print."""
+_LONGEST_TEXT = 200
 
 
 def parse_description(name: str, answer: str) -> DeviceDescription:
     """What `DESCRIBE_SCRIPT` printed on the device called `name`."""
-    said = dict(line.split("=", 1) for line in answer.splitlines() if "=" in line)
+    said = {key: _printable(value) for key, _, value in (line.partition("=") for line in answer.splitlines())}
     try:
         free_blocks, block_size = said["free"].split()
         return DeviceDescription(
@@ -61,6 +62,11 @@ def _temperature(said: dict[str, str]) -> float | None:
 
 def _optional_int(text: str | None) -> int | None:
     return _number(text) if text else None
+
+
+def _printable(text: str) -> str:
+    """It will be shown on a terminal and written beside measurements."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_LONGEST_TEXT])
 
 
 def _number(text: str) -> int:

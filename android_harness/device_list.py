@@ -111,8 +111,8 @@ def _list_adb(server: AdbServer, known: set[str]) -> list[ListedDevice]:
 
 def parse_adb_devices(answer: str) -> list[tuple[str, str]]:
     """(serial, state) for every line of `adb devices` after its heading."""
-    rows = [line.split("\t") for line in answer.splitlines() if "\t" in line]
-    return [(serial.strip(), state.strip()) for serial, state in rows]
+    rows = [line.partition("\t") for line in answer.splitlines() if "\t" in line]
+    return [(serial.strip(), state.strip()) for serial, _, state in rows]
 
 
 def _describe(device: Device) -> ListedDevice:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
+from rich.markup import escape
 from rich.table import Table
 
 from android_harness.device import DeviceDescription
@@ -31,10 +32,12 @@ def devices_table(listed: list[ListedDevice]) -> Group:
         table.add_column(title, justify="right" if numeric else "left", no_wrap=True)
     for device in listed:
         table.add_row(
-            device.name, device.state, *(_figures(device.description) if device.description else [])
+            escape(device.name),
+            escape(device.state),
+            *(map(escape, _figures(device.description)) if device.description else ()),
         )
     remarks = [
-        f"{device.name}: {device.advice or _system(device.description)}"
+        escape(f"{device.name}: {device.advice or _system(device.description)}")
         for device in listed
         if device.advice or device.description
     ]

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from arm_programs import CACHE, require_programs
+from rich.console import Console
 
 from android_harness.adb_description import parse_description
 from android_harness.client_bench import parse_bench
 from android_harness.command_frame import CommandFrame
 from android_harness.debian_packages import MissingPackage, find_program, missing_programs, unpack_package
 from android_harness.device import DeviceError
-from android_harness.device_list import parse_adb_devices
+from android_harness.device_list import ListedDevice, parse_adb_devices
 from android_harness.machine_register import emulator_status
 from android_harness.power_state import PowerState, parse_power_state
+from fedss.devices import devices_table
 
 PHONE = """machine=aarch64
 kernel=5.10.157-android13-4
@@ -65,6 +68,19 @@ def test_a_description_with_numbers_that_cannot_be_is_refused_briefly(wrong: str
     with pytest.raises(DeviceError, match="adb:123 described itself") as failure:
         parse_description("adb:123", PHONE.replace("287", wrong))
     assert len(str(failure.value)) < 2000
+
+
+def test_a_phone_may_call_itself_what_it_likes() -> None:
+    """Markup of the console, escapes of the terminal, a novel: shown as text, and not for long."""
+    name = "[/evil] \x1b[31m" + "x" * 5000
+    phone = parse_description("adb:[/evil]", PHONE.replace("Pixel 7", name))
+    assert "\x1b" not in phone.model
+    assert len(phone.model) < 300
+    listed = ListedDevice("adb:[/evil]", "ready", description=phone)
+    shown = Console(file=io.StringIO(), width=400)
+    shown.print(devices_table([listed]))
+    assert isinstance(shown.file, io.StringIO)
+    assert "Google [/evil] ?[31m" in shown.file.getvalue()
 
 
 BENCH = """{"event": "ready", "load_ms": 2.5, "swap_ms": 1}
