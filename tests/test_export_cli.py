@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import numpy as np
 import onnx
 import pytest
 import typer
+from device_case import replace_file
 from onnx import numpy_helper
 from tiny_artifact import make_tiny_artifact
 from typer.testing import CliRunner, Result
@@ -31,6 +33,7 @@ from ondevice.artifact import ArtifactError, open_artifact
 from ondevice.backends.eager import initial_parameters
 from ondevice.backends.opening import open_backend
 from ondevice.golden_step import check_golden
+from ondevice.native.program import ProgramError
 from ondevice.vocabulary import StepSpec
 
 ROOT = Path(__file__).parents[1]
@@ -311,3 +314,21 @@ def test_a_request_that_cannot_be_is_refused(arguments: list[str], message: str,
     assert exit_code_for(result.exception) is ExitCode.USAGE
     assert re.search(message, str(result.exception))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_program_that_cannot_be_run_is_bad_data_and_no_bug(
+    exported: tuple[Path, dict[str, object]], tmp_path: Path
+) -> None:
+    copy = open_artifact(Path(shutil.copytree(exported[0], tmp_path / "artifact")))
+    replace_file(copy, "step.pte", b"not a program, though the manifest says so" * 10)
+    result = run(fedss.inspect.command, str(copy.directory), "--check")
+    assert isinstance(result.exception, ProgramError)
+    assert exit_code_for(result.exception) is ExitCode.BAD_DATA
+
+
+def test_the_share_of_the_head_is_set_beside_the_papers_extractor(tmp_path: Path) -> None:
+    artifact = make_tiny_artifact(tmp_path / "artifact")
+    result = run(fedss.inspect.command, str(artifact.directory), "--width", "20")
+    shown = " ".join(result.stdout.split())
+    assert "section 4.3 of the paper fit an extractor of 3.69 M parameters" in shown
