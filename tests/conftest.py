@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from skips import pytest_runtest_makereport  # noqa: F401  # a hook: pytest finds it here
 
 from ondevice.backends.eager import EagerBackend, initial_parameters
 from ondevice.client import Client
@@ -18,7 +19,6 @@ from server_sim.server_optimizers import FedAvg, ServerOptimizer
 from server_sim.simulated_clients import SimulatedClient
 from server_sim.state import ServerState
 
-pytest_plugins = ["skips"]
 torch.set_num_threads(1)
 # A shell's background jobs ignore Ctrl-C, and so would all programs that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

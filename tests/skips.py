@@ -1,6 +1,6 @@
 """Skipping is for developers' machines: where the tests decide (`CI` is set), what cannot run has failed.
 
-A plugin for pytest, loaded by conftest.py.  Only a processor cannot be installed: a test that needs another one may be
+A hook of pytest, which conftest.py imports.  Only a processor cannot be installed: a test that needs another one may be
 skipped anywhere, with the reason that `OTHER_PROCESSOR` starts.
 """
 
