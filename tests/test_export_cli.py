@@ -322,7 +322,7 @@ def test_a_program_that_cannot_be_run_is_bad_data_and_no_bug(
 ) -> None:
     copy = open_artifact(Path(shutil.copytree(exported[0], tmp_path / "artifact")))
     replace_file(copy, "step.pte", b"not a program, though the manifest says so" * 10)
-    result = run(fedss.inspect.command, str(copy.directory), "--check")
+    result = run(fedss.inspect.command, str(copy.directory), "--width", "20", "--check")
     assert isinstance(result.exception, ProgramError)
     assert exit_code_for(result.exception) is ExitCode.BAD_DATA
 
