@@ -49,7 +49,7 @@ def exported_step(
             weights=weights,
         )
         run_path.mkdir(parents=True, exist_ok=True)
-        export_artifact(recipe, directory, overwrite=True, report=lambda what: log.print(f"[dim]{what}[/]"))
+        export_artifact(recipe, directory, overwrite=True, report=lambda what: log.print(what, style="dim"))
     return ExportedStep(directory, runtime)
 
 

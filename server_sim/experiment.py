@@ -72,7 +72,11 @@ class ServerSettings(_Settings):
     clients_per_round: int = Field(64, ge=1)
     selection: Selection = "uniform"
     denominator: Denominator = "selected"
-    optimizer: OptimizerName = "fedavgm"
+    optimizer: OptimizerName = Field(
+        "fedavgm",
+        description="How the server applies the mean of the updates.  The centralized reference has no updates: it trains "
+        "the weights themselves by the client's SGD, and none of this section's optimizer settings say anything about it.",
+    )
     learning_rate: float = Field(1.0, gt=0)
     momentum: float = Field(0.9, ge=0, lt=1)
     second_momentum: float = Field(0.99, ge=0, lt=1)
@@ -84,6 +88,27 @@ class ServerSettings(_Settings):
         3, ge=1, description="How often a round is tried before the run ends with an error."
     )
     save_every: int = Field(1, ge=1, description="Rounds between two saved states.")
+    max_examples: int | None = Field(
+        None,
+        ge=1,
+        le=10**9,
+        description="The most examples that a client may claim, and so its largest weight in the mean; a client that claims "
+        "more is dropped.  If not given: what the largest client of the population holds.",
+    )
+    max_change: float = Field(
+        1e4,
+        gt=0,
+        le=1e15,
+        description="The most that a client may change one weight in a round; a client that sends more has diverged, or "
+        "lies, and is dropped.",
+    )
+    client_timeout: float = Field(
+        600.0,
+        gt=0,
+        description="Seconds that a client may take in a worker process, which is then killed and replaced; the client is "
+        "dropped.  A client that is trained in this process (--workers 1) cannot be interrupted.  Devices have "
+        "--device-timeout.",
+    )
 
     @model_validator(mode="after")
     def _enough_clients(self) -> ServerSettings:

@@ -94,10 +94,13 @@ def pretrained_names() -> list[str]:
 
 
 @contextmanager
-def open_link(recipe: ClientsRecipe, workers: int) -> Iterator[Link]:
-    """The clients in this process, or in `workers` others; the result is the same."""
+def open_link(recipe: ClientsRecipe, workers: int, client_timeout: float) -> Iterator[Link]:
+    """The clients in this process, or in `workers` others; the result is the same.
+
+    A client that hangs is given up after `client_timeout` seconds in another process; in this one it cannot be.
+    """
     if workers > 1:
-        with WorkerLink(recipe, workers) as link:
+        with WorkerLink(recipe, workers, client_timeout) as link:
             yield link
         return
     threads = torch.get_num_threads()

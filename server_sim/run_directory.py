@@ -3,6 +3,7 @@
     experiment.json     what was run, resolved and checked
     versions.json       with which versions of what
     metrics.jsonl       one line a round
+    tracebacks.log      where the programs of clients raised errors, if they did: once per cause
     tensorboard/        the same numbers as TensorBoard events
     state.safetensors   the server's state at the last save
     summary.json        written last: the run is complete
@@ -16,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,10 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from server_sim.experiment import ConfigurationError, Experiment
+from server_sim.link import Trace
+
+# What may differ when a run is resumed: it does not change what a round brings.
+_FREE_ON_RESUME = {"server.rounds", "server.client_timeout"}
 
 
 class RunDirectory:
@@ -49,7 +55,7 @@ class RunDirectory:
         """Go on with a run at `round_index`; refuses one of another experiment."""
         before = read_json(self.path / "experiment.json")
         now = experiment.model_dump(mode="json")
-        differing = _differing_fields(before, now) - {"server.rounds"}
+        differing = _differing_fields(before, now) - _FREE_ON_RESUME
         if differing:
             raise ConfigurationError(
                 f"{self.path} was run with other settings ({', '.join(sorted(differing))}); "
@@ -78,6 +84,15 @@ class RunDirectory:
         for name, value in line.items():
             if isinstance(value, (int, float)) and name != "round":
                 self._tensorboard.add_scalar(name, value, line["round"])
+
+    def keep_traces(self, traces: Iterable[Trace]) -> None:
+        """Append those whose cause is not in the log yet, whoever of the clients it was."""
+        path = self.path / "tracebacks.log"
+        for trace in traces:
+            heading = f"== {trace.cause}\n"
+            if not path.exists() or heading not in path.read_text():
+                with path.open("a") as file:
+                    file.write(f"{heading}{trace.text}\n\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """All complete lines; a kill may have cut the last one short."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from ondevice.backends import Backend
 from ondevice.vocabulary import FloatArray, RoundPlan
+from ondevice.wire import UpdateLimits
 from server_sim.aggregation import Aggregator
 from server_sim.centralized import train_centrally
 from server_sim.client_selection import select_clients
@@ -64,6 +65,12 @@ class Simulation:
                 f"server.clients_per_round is {experiment.server.clients_per_round}, "
                 f"but {population.name} has {len(self._sizes)} clients"
             )
+        # The server knows how much each client holds, since it may select by that.  No honest client is beyond the largest
+        # of them, and one that lies weighs no more than an honest one could: it cannot be the mean.  Holding each client
+        # to its own number would do no better against a liar, who has the differences to lie with.
+        self._limits = UpdateLimits(
+            experiment.server.max_examples or max(self._sizes), experiment.server.max_change
+        )
 
     def run(
         self, resume: bool, on_round: OnRound, stop_requested: StopRequested = lambda: False
@@ -133,10 +140,13 @@ class Simulation:
                     self._aggregator,
                     server.min_clients,
                     self.experiment.client.precision,
+                    self._limits,
                 )
             except RoundAbandoned as error:
                 abandoned.append(str(error))
+                self._run.keep_traces(error.traces)
                 continue
+            self._run.keep_traces(report.traces)
             return {**_report_line(report), "abandoned": abandoned}
         state.save(self._run.state_path)
         raise RoundAbandoned(f"gave up after {server.max_attempts} attempts; the last: {abandoned[-1]}")

@@ -62,6 +62,14 @@ class TinyFederation:
         return Aggregator(self.backend.parameter_shapes, self.num_classes, self.spec.column_dim, "selected")
 
 
+def state_bytes(federation: TinyFederation) -> list[bytes]:
+    """Everything that a round can change, bit by bit."""
+    state, table = federation.state, federation.state.columns
+    moments = [moment for name in state.extractor for moment in state.extractor_moments[name]]
+    arrays = [*state.extractor.values(), *moments, table.class_weights, *table.moments, table.current_at]
+    return [array.tobytes() for array in arrays]
+
+
 @pytest.fixture
 def tiny() -> TinyFederation:
     return TinyFederation()

@@ -48,7 +48,7 @@ def test_every_module_is_named_in_its_packages_readme(package: str) -> None:
 def test_what_runs_on_a_device_imports_no_torch() -> None:
     modules = (
         "vocabulary wire safetensors_file portable_random class_sampling local_training client artifact golden_step "
-        "padding backends backends.opening"
+        "padding plain_text backends backends.opening"
     )
     imports = "; ".join(f"import ondevice.{name}" for name in modules.split())
     check = f"import sys; {imports}; assert 'torch' not in sys.modules, 'torch was imported'"
