@@ -19,14 +19,21 @@ from rich.text import Text
 
 from fedss.console import INTERRUPTED, Json, UsageError, log, progress, show_result
 from fedss.device_rounds import DeviceChoice, DevicesExhausted, open_device_link
-from fedss.exported_step import EAGER, exported_step
+from fedss.exported_step import EAGER, check_runtime, exported_step
 from fedss.locations import DEFAULT_CACHE, DEFAULT_RUNS, Cache
 from ondevice.backends.eager import EagerBackend
 from ondevice.backends.opening import RUNTIMES
 from server_sim.experiment import Experiment, experiment_names, load_experiment
 from server_sim.link import Link
 from server_sim.population import open_population
-from server_sim.preparation import ClientsRecipe, initial_weights, open_link, population_path, step_spec
+from server_sim.preparation import (
+    ClientsRecipe,
+    check_experiment,
+    initial_weights,
+    open_link,
+    population_path,
+    step_spec,
+)
 from server_sim.run_directory import RunDirectory, write_json
 from server_sim.simulation import Interrupted, Simulation
 from server_sim.tables import TableCell, table_cells, table_runs
@@ -143,9 +150,11 @@ def run_experiment(
     experiment: Experiment, run_path: Path, where: Where, resume: bool, cache: Path
 ) -> dict[str, Any]:
     """One run with live progress; returns its summary."""
+    check_run(experiment, run_path, where, resume)
     with progress(f"data {experiment.data.population}") as advance:
         data = population_path(experiment.data, cache, advance)
     population = open_population(data)
+    experiment.check_clients(population.name, len(population.client_ids))
     spec = step_spec(experiment, population)
     initial = initial_weights(experiment, spec)
     exported = exported_step(where.runtime, experiment, population, spec, initial, run_path)
@@ -166,11 +175,20 @@ def run_experiment(
                 raise typer.Exit(INTERRUPTED) from None
 
 
+def check_run(experiment: Experiment, run_path: Path, where: Where, resume: bool) -> None:
+    """What is cheap to check, before what takes minutes."""
+    check_runtime(where.runtime)
+    check_experiment(experiment)
+    RunDirectory(run_path).check_usable(resume)
+
+
 def run_table(
     experiment: Experiment, table_path: Path, where: Where, resume: bool, cache: Path
 ) -> list[TableCell]:
     """Every run of the table that is not complete yet; its rows are written to table.json as they come."""
     runs = table_runs(experiment)
+    for run in runs:
+        check_run(run.experiment, table_path / run.name, where, resume)
     results = []
     for number, run in enumerate(runs, start=1):
         log.print(Text(f"{number} of {len(runs)}", "bold"), f" {run.name}")

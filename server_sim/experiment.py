@@ -154,13 +154,22 @@ class Experiment(_Settings):
     table: TableSettings | None = None
 
     def server_optimizer(self) -> ServerOptimizer:
-        """How the server applies what the clients send; the centralized reference trains W itself and keeps no moments."""
+        """How the server applies what the clients send.  For the centralized reference, which sends nothing, it is the rule
+        that keeps no moments, whatever `server.optimizer` says: `ServerState.adopt` takes its weights as they are."""
         server = self.server
         if server.optimizer == "fedavg" or self.client.method == "centralized":
             return FedAvg(server.learning_rate)
         if server.optimizer == "fedavgm":
             return FedAvgM(server.learning_rate, server.momentum)
         return FedAdam(server.learning_rate, server.momentum, server.second_momentum, server.tau)
+
+    def check_clients(self, population_name: str, num_clients: int) -> None:
+        """Refuses a population with too few clients for a round."""
+        if self.server.clients_per_round > num_clients:
+            raise ConfigurationError(
+                f"server.clients_per_round is {self.server.clients_per_round}, "
+                f"but {population_name} has {num_clients} clients"
+            )
 
     def round_plan(self, round_index: int, num_classes: int) -> RoundPlan:
         """What the clients of a round are told."""

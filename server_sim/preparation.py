@@ -15,11 +15,13 @@ from ondevice.artifact import open_artifact
 from ondevice.backends import Backend
 from ondevice.backends.eager import EagerBackend, check_parameters, initial_parameters
 from ondevice.backends.opening import open_backend
+from ondevice.extractors import ARCHITECTURES
 from ondevice.safetensors_file import Bfloat16, SafetensorsError
 from ondevice.vocabulary import FloatArray, StepSpec
 from ondevice.wire import Precision
 from server_sim import glyphs
 from server_sim.experiment import ConfigurationError, DataSettings, Experiment
+from server_sim.glyph_dealing import ByClient
 from server_sim.link import InProcessLink, Link
 from server_sim.population import Population, Progress, open_population
 from server_sim.simulated_clients import SimulatedClient, SimulatedClients
@@ -53,6 +55,19 @@ class ClientsRecipe:
         if self.exported is None:
             return EagerBackend(self.spec, self.initial)
         return open_backend(open_artifact(self.exported.directory), self.exported.runtime)
+
+
+def check_experiment(experiment: Experiment) -> None:
+    """Everything that can be told without rendering, training or exporting anything, which takes minutes."""
+    preset = glyphs.PRESETS.get(experiment.data.population)
+    if preset is not None and isinstance(preset.train, ByClient):
+        experiment.check_clients(preset.name, preset.train.num_clients)
+    if experiment.model.architecture not in ARCHITECTURES:
+        raise ConfigurationError(
+            f"model.architecture is {experiment.model.architecture!r}; expected one of {', '.join(ARCHITECTURES)}"
+        )
+    if experiment.model.pretrained is not None:
+        _pretrained_path(experiment.model.pretrained)
 
 
 def population_path(data: DataSettings, cache: Path, progress: Progress | None = None) -> Path:
@@ -111,7 +126,7 @@ def open_link(recipe: ClientsRecipe, workers: int, client_timeout: float) -> Ite
         torch.set_num_threads(threads)
 
 
-def _read_pretrained(name: str, shapes: dict[str, tuple[int, ...]]) -> dict[str, FloatArray]:
+def _pretrained_path(name: str) -> Path:
     shipped = name in pretrained_names()
     path = (
         Path(str(resources.files("server_sim") / "pretrained" / f"{name}.safetensors"))
@@ -121,6 +136,11 @@ def _read_pretrained(name: str, shapes: dict[str, tuple[int, ...]]) -> dict[str,
     if not path.is_file():
         known = ", ".join(pretrained_names())
         raise ConfigurationError(f"model.pretrained is {name!r}: neither a file nor one of {known}")
+    return path
+
+
+def _read_pretrained(name: str, shapes: dict[str, tuple[int, ...]]) -> dict[str, FloatArray]:
+    path = _pretrained_path(name)
     try:
         tensors, _ = safetensors_file.read_file(path)
     except SafetensorsError as error:
