@@ -53,7 +53,7 @@ class BenchReport:
     swap_ms: float
     cpu_ms: tuple[float, ...]
     wall_ms: tuple[float, ...]
-    peak_bytes: int
+    peak_footprint_bytes: int
     loss: float
 
 
@@ -73,7 +73,7 @@ def measure_client(
     before = PowerState() if emulated else read_power_state(device)
     report = parse_bench(_bench(client, runtime, size, size.warm_up, size.steps).stdout)
     after = PowerState() if emulated else read_power_state(device)
-    peak_mb = round(report.peak_bytes / MEGABYTE, 1)
+    peak_mb = round(report.peak_footprint_bytes / MEGABYTE, 1)
     if emulated:
         return _row(runtime, image_size, size, peak_mb=peak_mb), report.loss
     energy = energy_millijoules(before, after)
@@ -102,7 +102,7 @@ def parse_bench(stdout: str) -> BenchReport:
             swap_ms=ready["swap_ms"],
             cpu_ms=tuple(step["cpu_ms"] for step in counted),
             wall_ms=tuple(step["wall_ms"] for step in counted),
-            peak_bytes=done["peak_bytes"],
+            peak_footprint_bytes=done["peak_footprint_bytes"],
             loss=counted[-1]["loss"],
         )
     except (ValueError, KeyError, TypeError, IndexError) as error:

@@ -49,7 +49,7 @@ def exported_step(
             differing = recipe_differences(open_artifact(directory).manifest, recipe)
             if not differing:
                 return ExportedStep(directory, runtime)
-            log.print(f"{directory} was made for another {', '.join(differing)}: exporting anew")
+            log.print(f"{directory} differs from this run in {', '.join(differing)}: exporting anew")
         run_path.mkdir(parents=True, exist_ok=True)
         export_artifact(recipe, directory, overwrite=True, report=lambda what: log.print(what, style="dim"))
     return ExportedStep(directory, runtime)

@@ -11,6 +11,7 @@ import torch
 
 from ondevice.backends.eager import EagerBackend, initial_parameters
 from ondevice.client import Client
+from ondevice.safetensors_file import Array
 from ondevice.vocabulary import ExampleSet, FloatArray, StepSpec
 from server_sim.aggregation import Aggregator
 from server_sim.link import InProcessLink
@@ -66,7 +67,13 @@ def state_bytes(federation: TinyFederation) -> list[bytes]:
     """Everything that a round can change, bit by bit."""
     state, table = federation.state, federation.state.columns
     moments = [moment for name in state.extractor for moment in state.extractor_moments[name]]
-    arrays = [*state.extractor.values(), *moments, table.class_weights, *table.moments, table.current_at]
+    arrays: list[Array] = [
+        *state.extractor.values(),
+        *moments,
+        table.class_weights,
+        *table.moments,
+        table.current_at,
+    ]
     return [array.tobytes() for array in arrays]
 
 

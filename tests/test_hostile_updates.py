@@ -27,7 +27,7 @@ from server_sim.server_optimizers import FedAdam, FedAvg, FedAvgM, ServerOptimiz
 from server_sim.simulated_clients import SimulatedClient
 
 PLAN = RoundPlan(0, TinyFederation.num_classes, 3)
-OPTIMIZERS = {"fedavg": FedAvg(), "fedavgm": FedAvgM(), "fedadam": FedAdam()}
+OPTIMIZERS: dict[str, ServerOptimizer] = {"fedavg": FedAvg(), "fedavgm": FedAvgM(), "fedadam": FedAdam()}
 UNLIMITED = UpdateLimits(2**62, 3.4e38)
 
 
