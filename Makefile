@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-DEBIAN_PACKAGES := g++ g++-aarch64-linux-gnu libeigen3-dev nlohmann-json3-dev qemu-user qemu-system-arm adb e2fsprogs
+DEBIAN_PACKAGES := g++ g++-aarch64-linux-gnu nlohmann-json3-dev qemu-user qemu-system-arm adb e2fsprogs
 
 .PHONY: help setup demo test quick lint bench clean
 

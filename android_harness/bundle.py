@@ -60,6 +60,7 @@ ONDEVICE_MODULES = (
         "local_training",
         "manifest_fields",
         "padding",
+        "plain_text",
         "portable_random",
         "safetensors_file",
         "vocabulary",

@@ -54,7 +54,7 @@ class BenchReport:
     swap_ms: float
     cpu_ms: tuple[float, ...]
     wall_ms: tuple[float, ...]
-    peak_bytes: int
+    peak_footprint_bytes: int
     loss: float
 
 
@@ -74,7 +74,7 @@ def measure_client(
     before = PowerState() if emulated else read_power_state(device)
     report = parse_bench(_bench(client, runtime, size, size.warm_up, size.steps).stdout)
     after = PowerState() if emulated else read_power_state(device)
-    peak_mb = round(report.peak_bytes / MEGABYTE, 1)
+    peak_mb = round(report.peak_footprint_bytes / MEGABYTE, 1)
     if emulated:
         return _row(runtime, image_size, size, peak_mb=peak_mb), report.loss
     energy = energy_millijoules(before, after)
@@ -103,7 +103,7 @@ def parse_bench(stdout: str) -> BenchReport:
             swap_ms=_number(ready["swap_ms"]),
             cpu_ms=tuple(_number(step["cpu_ms"]) for step in counted),
             wall_ms=tuple(_number(step["wall_ms"]) for step in counted),
-            peak_bytes=int(_number(done["peak_bytes"])),
+            peak_footprint_bytes=int(_number(done["peak_footprint_bytes"])),
             loss=_number(counted[-1]["loss"]),
         )
     except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:

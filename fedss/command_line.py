@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from fedss.console import ExitCode, UsageError, log
 
@@ -34,7 +34,7 @@ def main() -> None:
         code = _exit_code(error)
         if code is ExitCode.BUG:
             raise  # a traceback is what a bug report needs; Python exits with 1
-        log.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        log.print(Text("error:", "bold red"), str(error), soft_wrap=True)
         sys.exit(code)
 
 

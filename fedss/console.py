@@ -15,8 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; logs go to stderr.")]
 
-log = Console(stderr=True, highlight=False)
-"""Progress, notes and errors: never part of a verb's result."""
+log = Console(stderr=True, highlight=False, markup=False, emoji=False)
+"""Progress, notes and errors: never part of a verb's result.  Text is text here and in results: what a client, an artifact
+or a folder is called must not be taken for markup; whatever has a style is a `Text`, or is printed with `style=`."""
 
 
 class ExitCode(IntEnum):
@@ -52,7 +53,7 @@ def show_result(as_json: bool, payload: Mapping[str, Any], table: RenderableType
         json.dump(payload, sys.stdout)
         sys.stdout.write("\n")
     else:
-        Console(highlight=False).print(table)
+        Console(highlight=False, markup=False, emoji=False).print(table)
 
 
 class Advance(Protocol):
@@ -65,7 +66,12 @@ class Advance(Protocol):
 def progress(title: str) -> Iterator[Advance]:
     """A progress bar on a terminal; elsewhere a plain line at every tenth of the way."""
     if log.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
         with Progress(*columns, console=log) as bar:
             task = bar.add_task(title, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)

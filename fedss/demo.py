@@ -67,12 +67,12 @@ def command(
 
 
 def step(title: str) -> None:
-    log.print(f"\n[bold]{title}[/]")
+    log.print(f"\n{title}", style="bold")
 
 
 def fedss(*arguments: str) -> None:
     """Run a verb as its own process, as a person would; its result goes to stderr, for stdout is the demo's own."""
-    log.print(f"[dim]$ fedss {shlex.join(arguments)}[/]", soft_wrap=True)
+    log.print(f"$ fedss {shlex.join(arguments)}", style="dim", soft_wrap=True)
     done = subprocess.run([sys.executable, "-m", "fedss.command_line", *arguments], stdout=sys.stderr)
     if done.returncode:
         raise typer.Exit(done.returncode)

@@ -75,7 +75,7 @@ def check_device_name(name: str) -> None:
 
 @contextmanager
 def open_device_link(
-    choice: DeviceChoice, recipe: ClientsRecipe, cache: Path, workers: int
+    choice: DeviceChoice, recipe: ClientsRecipe, cache: Path, open_workers: Callable[[], WorkerLink]
 ) -> Iterator[Link]:
     """The devices, with worker processes beside them where some clients are simulated."""
     assert recipe.exported is not None
@@ -97,8 +97,7 @@ def open_device_link(
         if not choice.simulated:
             yield on_devices
             return
-        simulated = stack.enter_context(WorkerLink(recipe, min(workers, choice.simulated)))
-        yield SplitLink(on_devices, simulated, choice.simulated)
+        yield SplitLink(on_devices, stack.enter_context(open_workers()), choice.simulated)
 
 
 class _ServersLink:

@@ -21,6 +21,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from fedss.console import ExitCode, Json, show_result
 from fedss.locations import DEFAULT_CACHE, Cache
@@ -52,7 +53,7 @@ PIP_PACKAGES = {
 """What each capability adds to those before it, as in pyproject.toml; a test compares the two."""
 
 DEBIAN_PACKAGES = {
-    EXPORT: {"g++": "g++", "libeigen3-dev": "/usr/include/eigen3/Eigen/Core"},
+    EXPORT: {"g++": "g++"},
     EMULATOR: {
         "qemu-user": "qemu-aarch64",
         "qemu-system-arm": "qemu-system-aarch64",
@@ -256,7 +257,7 @@ def _tables(
     for header, no_wrap in (("", True), ("", True), ("found", False), ("wanted", False), ("for", True)):
         looked_at.add_column(header, no_wrap=no_wrap, overflow="fold")
     for finding in findings:
-        mark = "[green]✓[/]" if finding.ok else "[red]✗[/]"
+        mark = Text("✓", "green") if finding.ok else Text("✗", "red")
         needed_for = "all" if set(finding.needed_for) == set(CAPABILITIES) else ", ".join(finding.needed_for)
         looked_at.add_row(mark, finding.name, finding.found, finding.wanted, needed_for)
     about = Table("", "", box=SIMPLE_HEAD, show_header=False)
@@ -265,10 +266,9 @@ def _tables(
     about.add_row("cache", f"{machine['cache']}, holding {_gigabytes(int(machine['cache_bytes']))}")
     verdicts = Table("", "", box=SIMPLE_HEAD, show_header=False)
     for capability, lacking in readiness.items():
-        needs = "[red]needs[/] " + ", ".join(gap.name for gap in lacking)
-        verdicts.add_row(
-            f"[bold]{capability}[/]", "\n".join([needs, *remedies(lacking)]) if lacking else "[green]ready[/]"
-        )
+        gaps = "\n".join([", ".join(gap.name for gap in lacking), *remedies(lacking)])
+        verdict = Text.assemble(("needs", "red"), " ", gaps) if lacking else Text("ready", "green")
+        verdicts.add_row(Text(capability, "bold"), verdict)
     return [looked_at, about, verdicts]
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from export.memory_budget import BudgetTooSmall
 from export.parity import ParityFailed
@@ -94,7 +95,7 @@ def command(
     try:
         with unwinding_on_sigterm():
             artifact = export_artifact(
-                recipe, out, overwrite, report=lambda what: log.print(f"[dim]{what}[/]")
+                recipe, out, overwrite, report=lambda what: log.print(what, style="dim")
             )
     except (FileExistsError, BudgetTooSmall, UnsupportedOperator) as error:
         raise UsageError(str(error)) from error
@@ -128,7 +129,7 @@ def _tables(artifact: Artifact) -> RenderableType:
         files.add_row(name, f"{entry.size / 1e6:.2f} MB", str(count or ""))
     parity = Table("runtime", "worst relative gradient error", "in", "parity")
     for runtime, result in manifest.parity.items():
-        verdict = "[green]passed[/]" if result.passed else "[red]failed[/]"
+        verdict = Text("passed", "green") if result.passed else Text("failed", "red")
         parity.add_row(runtime, f"{result.worst_relative_error:.1e}", result.worst_tensor, verdict)
     return Group(files, memory_table(manifest.memory), parity)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,8 +12,8 @@ from export.pipeline import export_artifact
 from export.recipe import ExportRecipe
 from fedss.console import UsageError, log
 from ondevice import safetensors_file
-from ondevice.artifact import open_artifact
-from ondevice.backends.opening import RUNTIMES
+from ondevice.artifact import Manifest, open_artifact
+from ondevice.backends.opening import RUNTIMES, Runtime
 from ondevice.vocabulary import FloatArray, StepSpec
 from server_sim.experiment import Experiment
 from server_sim.population import Population
@@ -30,27 +31,51 @@ def exported_step(
     run_path: Path,
 ) -> ExportedStep | None:
     """None for eager torch, which needs no artifact."""
-    if runtime == EAGER:
+    known = check_runtime(runtime)
+    if known is None:
         return None
-    known = [name for name in RUNTIMES if name == runtime]
-    if not known:
-        raise UsageError(f"--runtime is {runtime!r}; expected one of {', '.join([EAGER, *RUNTIMES])}")
     directory = run_path / "artifact"
-    if directory.exists() and runtime in open_artifact(directory).manifest.runtimes:
-        return ExportedStep(directory, runtime)
     with TemporaryDirectory() as folder:
         weights = Path(folder) / "initial.safetensors"
         safetensors_file.write_file(weights, initial, {})
         recipe = ExportRecipe(
             spec=spec,
-            runtimes=(known[0],),
+            runtimes=(known,),
             micro_batch=min(experiment.client.batch_size, 32),
             max_width=widest_slice(experiment, population),
             weights=weights,
         )
+        if directory.exists():
+            differing = recipe_differences(open_artifact(directory).manifest, recipe)
+            if not differing:
+                return ExportedStep(directory, runtime)
+            log.print(f"{directory} differs from this run in {', '.join(differing)}: exporting anew")
         run_path.mkdir(parents=True, exist_ok=True)
-        export_artifact(recipe, directory, overwrite=True, report=lambda what: log.print(f"[dim]{what}[/]"))
+        export_artifact(recipe, directory, overwrite=True, report=lambda what: log.print(what, style="dim"))
     return ExportedStep(directory, runtime)
+
+
+def check_runtime(name: str) -> Runtime | None:
+    """The runtime of that name, None for eager torch; `UsageError` if there is none."""
+    known = next((runtime for runtime in RUNTIMES if runtime == name), None)
+    if known is None and name != EAGER:
+        raise UsageError(f"--runtime is {name!r}; expected one of {', '.join([EAGER, *RUNTIMES])}")
+    return known
+
+
+def recipe_differences(manifest: Manifest, recipe: ExportRecipe) -> list[str]:
+    """In what an artifact differs from what the recipe asks for; of the runtimes it may have more."""
+    made_from = manifest.provenance
+    assert recipe.weights is not None
+    comparisons = {
+        "step": manifest.spec == recipe.spec,
+        "runtime": set(recipe.runtimes) <= set(manifest.runtimes),
+        "micro-batch": manifest.micro_batch == recipe.micro_batch,
+        "width": manifest.max_width == recipe.max_width,
+        "seed": made_from.get("seed") == recipe.seed,
+        "weights": made_from.get("weights_sha256") == sha256(recipe.weights.read_bytes()).hexdigest(),
+    }
+    return [name for name, same in comparisons.items() if not same]
 
 
 def widest_slice(experiment: Experiment, population: Population) -> int:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Group
+from rich.text import Text
 
 from android_harness.measurement_records import MeasurementRow, by_device, read_measurements
 from fedss.bench_sections import bench_headlines, bench_section
@@ -65,7 +66,7 @@ def command(
     )
     pictures = _write(out, page, sections)
     for note in material.notes:
-        log.print(f"[yellow]note:[/] {note}")
+        log.print(Text("note:", "yellow"), note)
     payload = {
         "report": str(out),
         "pictures": [str(picture) for picture in pictures],
@@ -162,6 +163,7 @@ def _write(out: Path, page: str, sections: list[Section]) -> list[Path]:
             chart.write_png(picture)
             pictures.append(picture)
     temporary = out.with_name(f".{out.name}.partial")
-    temporary.write_text(page, encoding="utf-8")
+    # Reasons in runs of older versions may hold half a surrogate pair, which no file can.
+    temporary.write_text(page, encoding="utf-8", errors="backslashreplace")
     temporary.replace(out)
     return pictures

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,20 +15,29 @@ import typer
 from rich.console import Group
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from fedss.console import INTERRUPTED, Json, UsageError, log, progress, show_result
 from fedss.device_rounds import DeviceChoice, DevicesExhausted, open_device_link
-from fedss.exported_step import EAGER, exported_step
+from fedss.exported_step import EAGER, check_runtime, exported_step
 from fedss.locations import DEFAULT_CACHE, DEFAULT_RUNS, Cache
 from ondevice.backends.eager import EagerBackend
 from ondevice.backends.opening import RUNTIMES
 from server_sim.experiment import Experiment, experiment_names, load_experiment
 from server_sim.link import Link
 from server_sim.population import open_population
-from server_sim.preparation import ClientsRecipe, initial_weights, open_link, population_path, step_spec
+from server_sim.preparation import (
+    ClientsRecipe,
+    check_experiment,
+    initial_weights,
+    open_link,
+    population_path,
+    step_spec,
+)
 from server_sim.run_directory import RunDirectory, write_json
 from server_sim.simulation import Interrupted, Simulation
 from server_sim.tables import TableCell, table_cells, table_runs
+from server_sim.workers import WorkerLink
 
 ON_DEVICES = "executorch"
 """The runtime of choice on devices: the fastest and smallest."""
@@ -127,26 +137,32 @@ class Where:
     workers: int
     devices: DeviceChoice | None
 
-    def open_link(self, recipe: ClientsRecipe, cache: Path) -> AbstractContextManager[Link]:
+    def open_link(
+        self, recipe: ClientsRecipe, client_timeout: float, cache: Path
+    ) -> AbstractContextManager[Link]:
         if self.devices is None:
-            return open_link(recipe, self.workers)
-        return open_device_link(self.devices, recipe, cache, self.workers)
+            return open_link(recipe, self.workers, client_timeout)
+        simulated = partial(WorkerLink, recipe, min(self.workers, self.devices.simulated), client_timeout)
+        return open_device_link(self.devices, recipe, cache, simulated)
 
 
 def run_experiment(
     experiment: Experiment, run_path: Path, where: Where, resume: bool, cache: Path
 ) -> dict[str, Any]:
     """One run with live progress; returns its summary."""
+    check_run(experiment, run_path, where, resume)
     with progress(f"data {experiment.data.population}") as advance:
         data = population_path(experiment.data, cache, advance)
     population = open_population(data)
+    experiment.check_clients(population.name, len(population.client_ids))
     spec = step_spec(experiment, population)
     initial = initial_weights(experiment, spec)
     exported = exported_step(where.runtime, experiment, population, spec, initial, run_path)
     recipe = ClientsRecipe(data, spec, initial, experiment.client.precision, experiment.seed, exported)
     # The server evaluates, and trains the centralized reference, on the backend that defines the step.
     backend = EagerBackend(spec, initial)
-    with where.open_link(recipe, cache) as link, _stop_on_interrupt() as stop_requested:
+    timeout = experiment.server.client_timeout
+    with where.open_link(recipe, timeout, cache) as link, _stop_on_interrupt() as stop_requested:
         simulation = Simulation(experiment, population, backend, initial, link, run_path)
         with _round_progress(experiment) as on_round:
             try:
@@ -159,14 +175,23 @@ def run_experiment(
                 raise typer.Exit(INTERRUPTED) from None
 
 
+def check_run(experiment: Experiment, run_path: Path, where: Where, resume: bool) -> None:
+    """What is cheap to check, before what takes minutes."""
+    check_runtime(where.runtime)
+    check_experiment(experiment)
+    RunDirectory(run_path).check_usable(resume)
+
+
 def run_table(
     experiment: Experiment, table_path: Path, where: Where, resume: bool, cache: Path
 ) -> list[TableCell]:
     """Every run of the table that is not complete yet; its rows are written to table.json as they come."""
     runs = table_runs(experiment)
+    for run in runs:
+        check_run(run.experiment, table_path / run.name, where, resume)
     results = []
     for number, run in enumerate(runs, start=1):
-        log.print(f"[bold]{number} of {len(runs)}[/]  {run.name}")
+        log.print(Text(f"{number} of {len(runs)}", "bold"), f" {run.name}")
         directory = RunDirectory(table_path / run.name)
         summary = directory.summary() if resume else None
         if summary is None:
@@ -238,7 +263,7 @@ def _round_progress(experiment: Experiment) -> Iterator[Callable[[dict[str, Any]
             latest["score"] = f"  {metric} {100 * line[metric]:.1f} %"
         updates = line.get("num_updates", 0)
         per_client = f"  {line['bytes_down'] / updates / 1000:.0f} kB down" if updates else ""
-        dropped = f"  [yellow]{len(line['dropped'])} dropped[/]" if line.get("dropped") else ""
+        dropped = f"  {len(line['dropped'])} dropped" if line.get("dropped") else ""
         return f"loss {line['mean_loss']:.3f}{latest['score']}{per_client}{dropped}"
 
     def explain_drops(line: dict[str, Any]) -> None:
@@ -253,7 +278,7 @@ def _round_progress(experiment: Experiment) -> Iterator[Callable[[dict[str, Any]
             TextColumn("round"),
             MofNCompleteColumn(),
             BarColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=log) as bar:

@@ -225,3 +225,8 @@ def _at_least(name: str, value: int, least: int) -> None:
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ValueError(f"{name} is {value!r}; expected one of {', '.join(allowed)}")
+
+
+def largest_entry(values: FloatArray) -> float:
+    """max |v|, and NaN if there is one: a check for finite numbers and for large ones, in two passes without a copy."""
+    return max(float(values.max(initial=0)), -float(values.min(initial=0)))

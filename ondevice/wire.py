@@ -11,7 +11,8 @@ Format version 1: a safetensors file whose metadata says `kind`, `version`, `rou
 Weights travel as F32 by default, as F16 or BF16 when asked (`Precision`); they are float32 again once read.
 
 Everything is checked before anything is believed or allocated: size, header, names, shapes, types, finite numbers, sorted
-unique class ids in range, positive counts.  Whatever is wrong, the reader raises `WireError` and nothing else.
+unique class ids in range, positive counts, and for updates the limits of what one client may do.
+Whatever is wrong, the reader raises `WireError` and nothing else.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from ondevice import safetensors_file
+from ondevice.plain_text import plain_text
 from ondevice.safetensors_file import Bfloat16, SafetensorsError, Tensor
 from ondevice.vocabulary import (
     ClientUpdate,
@@ -32,17 +34,22 @@ from ondevice.vocabulary import (
     ModelSlice,
     Parameters,
     check_class_ids,
+    largest_entry,
 )
 
 VERSION = "1"
 MAX_MESSAGE_BYTES = 1 << 30
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 Kind = Literal["request", "slice", "update"]
 Precision = Literal["fp32", "fp16", "bf16"]
 
 
 class WireError(ValueError):
-    """A message that is not what it should be; it changed nothing."""
+    """A message that is not what it should be; it changed nothing.  What it quotes of the message is made plain."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(plain_text(reason))
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,20 @@ class Expected:
     num_classes: int
     column_dim: int
     extractor_shapes: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class UpdateLimits:
+    """What one client may do to a round.  The mean of a round is summed in float32 and weighted by what clients say of
+    themselves: without limits one entry of 3e38, or one claim of 2^62 examples, would *be* the mean."""
+
+    max_examples: int = 100_000
+    """The number of examples that a client may claim: its weight in the mean."""
+    max_change: float = 1e4
+    """The largest |entry| of a difference.  Weights are of the order of 1: a client beyond this has diverged, or lies."""
+
+
+DEFAULT_LIMITS = UpdateLimits()
 
 
 def request_to_bytes(envelope: Envelope, class_ids: IntArray) -> bytes:
@@ -101,15 +122,25 @@ def update_to_bytes(envelope: Envelope, update: ClientUpdate, precision: Precisi
 
 
 def update_from_bytes(
-    data: bytes, envelope: Envelope, class_ids: IntArray, expected: Expected
+    data: bytes,
+    envelope: Envelope,
+    class_ids: IntArray,
+    expected: Expected,
+    limits: UpdateLimits = DEFAULT_LIMITS,
 ) -> ClientUpdate:
     """The update for the slice of `class_ids` that was sent."""
     tensors = _decode(data, "update", envelope)
     _expect_names(tensors, {"class_ids", "num_examples", "mean_loss", *_weight_names(expected)})
-    extractor, columns = _read_weights(tensors, class_ids, expected)
+    extractor, columns = _read_weights(tensors, class_ids, expected, limits.max_change)
     num_examples = int(_integers(tensors, "num_examples", (1,))[0])
-    if num_examples < 1:
-        raise WireError(f"num_examples is {num_examples}; expected 1 or more")
+    if not 1 <= num_examples <= limits.max_examples:
+        raise WireError(
+            f"num_examples is {num_examples}; expected 1 to {limits.max_examples} (server.max_examples)"
+        )
+    if num_examples * limits.max_change > _FLOAT32_MAX:
+        largest = max(map(largest_entry, (columns.weights, *extractor.values())))
+        if num_examples * largest > _FLOAT32_MAX:
+            raise WireError(f"{num_examples} examples times a change of {largest:g} are beyond float32")
     mean_loss = float(_floats(tensors, "mean_loss", (1,))[0])
     return ClientUpdate(extractor, columns, num_examples, mean_loss)
 
@@ -173,16 +204,16 @@ def _expect_names(tensors: Mapping[str, Tensor], names: set[str]) -> None:
 
 
 def _read_weights(
-    tensors: Mapping[str, Tensor], class_ids: IntArray, expected: Expected
+    tensors: Mapping[str, Tensor], class_ids: IntArray, expected: Expected, largest: float = _FLOAT32_MAX
 ) -> tuple[dict[str, FloatArray], Columns]:
     received_ids = _class_ids(tensors, expected.num_classes)
     if not np.array_equal(received_ids, class_ids):
         raise WireError(
             f"the message is about {len(received_ids)} classes that are not the {len(class_ids)} requested"
         )
-    columns = Columns(class_ids, _floats(tensors, "columns", (len(class_ids), expected.column_dim)))
+    columns = Columns(class_ids, _floats(tensors, "columns", (len(class_ids), expected.column_dim), largest))
     extractor = {
-        name: _floats(tensors, f"extractor.{name}", shape)
+        name: _floats(tensors, f"extractor.{name}", shape, largest)
         for name, shape in expected.extractor_shapes.items()
     }
     return extractor, columns
@@ -214,7 +245,9 @@ def _integers(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...] |
     return tensor
 
 
-def _floats(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> FloatArray:
+def _floats(
+    tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...], limit: float = _FLOAT32_MAX
+) -> FloatArray:
     tensor = tensors[name]
     given = tensor.bits.shape if isinstance(tensor, Bfloat16) else tensor.shape
     if given != shape or not (isinstance(tensor, Bfloat16) or tensor.dtype in (np.float32, np.float16)):
@@ -222,8 +255,11 @@ def _floats(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) ->
     values: FloatArray = (
         tensor.to_float32() if isinstance(tensor, Bfloat16) else tensor.astype(np.float32, copy=False)
     )
-    if not np.isfinite(values).all():
+    largest = largest_entry(values)
+    if not largest <= _FLOAT32_MAX:  # so written that NaN is caught too
         raise WireError(f"{name} holds NaN or infinity")
+    if largest > limit:
+        raise WireError(f"{name} reaches {largest:g}; expected at most {limit:g} (server.max_change)")
     return values
 
 

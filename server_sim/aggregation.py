@@ -10,6 +10,10 @@ What D is for a column that only some clients held is a choice, offered by name:
 
 φ is held by everyone, so both agree on it.  The columns' sums are sparse: memory and time go with the columns touched,
 never with n.
+
+Sums are float32.  What one client may put into them is limited where its message is read (`ondevice.wire.UpdateLimits`);
+should the sums of a round overflow all the same, because limits were set very wide, `mean` refuses to give a mean, and
+nothing has changed yet.
 """
 
 from __future__ import annotations
@@ -21,9 +25,16 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ondevice.vocabulary import ClientUpdate, FloatArray, IntArray, Parameters
+from ondevice.vocabulary import ClientUpdate, FloatArray, IntArray, Parameters, largest_entry
 
 Denominator = Literal["selected", "holders"]
+
+MAX_MEAN = 1e18
+"""FedAdam keeps the square of the mean, which float32 holds up to 1.8e19."""
+
+
+class MeanUnusable(ArithmeticError):
+    """The updates of a round have no mean that the state could take."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +90,7 @@ class Aggregator:
         self._loss_sum += update.num_examples * update.mean_loss
 
     def mean(self) -> AggregatedUpdate:
-        """ḡ over everything added since `start`."""
+        """ḡ over everything added since `start`; `MeanUnusable` if it, or its square, is not finite."""
         if not self._num_examples:
             raise ValueError("no update was added, so there is nothing to average")
         columns = self._column_sums[: self._num_touched]
@@ -87,10 +98,18 @@ class Aggregator:
             columns /= self._holder_examples[: self._num_touched, None]
         else:
             columns *= np.float32(1 / self._num_examples)
+        extractor_delta = {
+            name: total / np.float32(self._num_examples) for name, total in self._extractor_sums.items()
+        }
+        # numpy's max, because Python's loses a NaN
+        largest = float(np.max([largest_entry(values) for values in (columns, *extractor_delta.values())]))
+        if not largest <= MAX_MEAN:
+            raise MeanUnusable(
+                f"the mean of the updates reaches {largest:g}, and the server can take up to {MAX_MEAN:g}; "
+                "lower server.max_change"
+            )
         return AggregatedUpdate(
-            extractor_delta={
-                name: total / np.float32(self._num_examples) for name, total in self._extractor_sums.items()
-            },
+            extractor_delta=extractor_delta,
             class_ids=self._touched[: self._num_touched],
             columns_delta=columns,
             num_examples=self._num_examples,

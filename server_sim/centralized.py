@@ -22,21 +22,22 @@ def train_centrally(
     examples_per_round: int,
     seed: int,
 ) -> float:
-    """One round's worth of SGD, in place on the state; returns the mean loss.  Velocity starts anew every round."""
-    columns = state.columns.class_weights
+    """One round's worth of SGD, whose result the state adopts; returns the mean loss.  Velocity starts anew every round."""
+    extractor = {name: np.array(value) for name, value in state.extractor.items()}
+    columns = np.array(state.columns.class_weights)
     adjust = np.zeros(len(columns), np.float32)  # every class is there: nothing to correct
-    optimizer = LocalSgd(training, [*state.extractor.values(), columns])
+    optimizer = LocalSgd(training, [*extractor.values(), columns])
     first = state.round_index * examples_per_round
     order = shuffled_positions(first, examples_per_round, len(examples), seed)
     total_loss = 0.0
     for start in range(0, len(order), training.batch_size):
         batch = order[start : start + training.batch_size]
         for micro_batch in micro_batches(examples, examples.labels, batch, backend.micro_batch):
-            result = backend.step(state.extractor, columns, adjust, micro_batch)
+            result = backend.step(extractor, columns, adjust, micro_batch)
             optimizer.accumulate([*result.extractor_gradients.values(), result.columns_gradient])
             total_loss += result.loss * len(batch)
         optimizer.apply()
-    state.round_index += 1
+    state.adopt(extractor, columns)
     return total_loss / examples_per_round
 
 

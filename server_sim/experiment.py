@@ -80,7 +80,11 @@ class ServerSettings(_Settings):
     denominator: Denominator = Field(
         "selected", description="What a column's mean is over: all chosen clients, or those that hold it."
     )
-    optimizer: OptimizerName = Field("fedavgm", description="How the server applies the mean of the updates.")
+    optimizer: OptimizerName = Field(
+        "fedavgm",
+        description="How the server applies the mean of the updates.  The centralized reference has no updates: it trains "
+        "the weights themselves by the client's SGD, and none of this section's optimizer settings say anything about it.",
+    )
     learning_rate: float = Field(1.0, gt=0, description="Of the server.")
     momentum: float = Field(0.9, ge=0, lt=1, description="Of fedavgm and fedadam.")
     second_momentum: float = Field(0.99, ge=0, lt=1, description="Of fedadam.")
@@ -92,6 +96,27 @@ class ServerSettings(_Settings):
         3, ge=1, description="How often a round is tried before the run ends with an error."
     )
     save_every: int = Field(1, ge=1, description="Rounds between two saved states.")
+    max_examples: int | None = Field(
+        None,
+        ge=1,
+        le=10**9,
+        description="The most examples that a client may claim, and so its largest weight in the mean; a client that claims "
+        "more is dropped.  If not given: what the largest client of the population holds.",
+    )
+    max_change: float = Field(
+        1e4,
+        gt=0,
+        le=1e15,
+        description="The most that a client may change one weight in a round; a client that sends more has diverged, or "
+        "lies, and is dropped.",
+    )
+    client_timeout: float = Field(
+        600.0,
+        gt=0,
+        description="Seconds that a client may take in a worker process, which is then killed and replaced; the client is "
+        "dropped.  A client that is trained in this process (--workers 1) cannot be interrupted.  Devices have "
+        "--device-timeout.",
+    )
 
     @model_validator(mode="after")
     def _enough_clients(self) -> ServerSettings:
@@ -141,13 +166,22 @@ class Experiment(_Settings):
     table: TableSettings | None = None
 
     def server_optimizer(self) -> ServerOptimizer:
-        """How the server applies what the clients send; the centralized reference trains W itself and keeps no moments."""
+        """How the server applies what the clients send.  For the centralized reference, which sends nothing, it is the rule
+        that keeps no moments, whatever `server.optimizer` says: `ServerState.adopt` takes its weights as they are."""
         server = self.server
         if server.optimizer == "fedavg" or self.client.method == "centralized":
             return FedAvg(server.learning_rate)
         if server.optimizer == "fedavgm":
             return FedAvgM(server.learning_rate, server.momentum)
         return FedAdam(server.learning_rate, server.momentum, server.second_momentum, server.tau)
+
+    def check_clients(self, population_name: str, num_clients: int) -> None:
+        """Refuses a population with too few clients for a round."""
+        if self.server.clients_per_round > num_clients:
+            raise ConfigurationError(
+                f"server.clients_per_round is {self.server.clients_per_round}, "
+                f"but {population_name} has {num_clients} clients"
+            )
 
     def round_plan(self, round_index: int, num_classes: int) -> RoundPlan:
         """What the clients of a round are told."""

@@ -7,9 +7,12 @@ Results come in the order of the clients, so that sums of floats do not depend o
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+from ondevice.plain_text import plain_text
 from ondevice.vocabulary import RoundPlan
 from ondevice.wire import WireError
 
@@ -17,8 +20,32 @@ Answer = Callable[[int, bytes], bytes]
 """The server's part of the conversation: (client_id, request) -> slice.  Raises WireError for a bad request."""
 
 
+_TRACE_LINES = 60
+_TRACE_LINE_CHARACTERS = 500
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Where a client's program raised an error: without it, a bug of ours would pass for one more dropped client."""
+
+    cause: str
+    """The kind of error and the line of code: the same for all clients that stumble over the same thing."""
+    text: str
+
+    @staticmethod
+    def of(error: Exception) -> Trace:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        cause = f"{type(error).__name__} in {place.name}, {place.filename}:{place.lineno}"
+        lines = "".join(traceback.format_exception(error)).splitlines()[-_TRACE_LINES:]
+        return Trace(cause, "\n".join(plain_text(line, _TRACE_LINE_CHARACTERS) for line in lines))
+
+
 class ClientFailure(RuntimeError):
-    """A client that could not finish its round, and why."""
+    """A client that could not finish its round, and why: in plain words, whatever the client had to say."""
+
+    def __init__(self, reason: str, trace: Trace | None = None) -> None:
+        super().__init__(plain_text(reason))
+        self.trace = trace
 
 
 class Link(Protocol):
@@ -58,4 +85,4 @@ class InProcessLink:
         except WireError as error:
             return ClientFailure(f"bad message: {error}")
         except Exception as error:  # whatever goes wrong on a client must cost that client only
-            return ClientFailure(f"{type(error).__name__}: {error}")
+            return ClientFailure(f"{type(error).__name__}: {error}", Trace.of(error))

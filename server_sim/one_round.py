@@ -2,24 +2,32 @@
 
 Where the clients run (in this process, in worker processes, on phones) is the link's business: it carries the same bytes.
 A client that fails or answers with nonsense is dropped, with its reason, and the round goes on.  When too few are left the
-round is abandoned before the state has changed, and may be tried again with other clients.
+round is abandoned before the state has changed, and may be tried again with other clients.  So it is when the updates
+have no finite mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ondevice import wire
 from ondevice.vocabulary import IntArray, RoundPlan
-from ondevice.wire import Envelope, Expected, Precision, WireError
-from server_sim.aggregation import Aggregator
-from server_sim.link import ClientFailure, Link
+from ondevice.wire import DEFAULT_LIMITS, Envelope, Expected, Precision, UpdateLimits, WireError
+from server_sim.aggregation import Aggregator, MeanUnusable
+from server_sim.link import ClientFailure, Link, Trace
 from server_sim.state import ServerState
+
+_REASONS_TOLD = 5
+"""Of the clients that were dropped, when a round is abandoned: all of them are in the report."""
 
 
 class RoundAbandoned(RuntimeError):
-    """Too few clients were left; the state is as it was."""
+    """Too few clients were left, or no mean; the state is as it was."""
+
+    def __init__(self, reason: str, traces: Sequence[Trace] = ()) -> None:
+        super().__init__(reason)
+        self.traces = traces
 
 
 @dataclass
@@ -37,6 +45,8 @@ class RoundReport:
     """Requests and updates, as encoded."""
     dropped: dict[int, str] = field(default_factory=dict)
     """Client -> why it was dropped."""
+    traces: list[Trace] = field(default_factory=list)
+    """Where the programs of dropped clients raised, if they did."""
 
 
 def run_round(
@@ -47,6 +57,7 @@ def run_round(
     aggregator: Aggregator,
     min_clients: int = 1,
     precision: Precision = "fp32",
+    limits: UpdateLimits = DEFAULT_LIMITS,
 ) -> RoundReport:
     """One round; on return the state has moved on by one."""
     report = RoundReport(plan.round_index)
@@ -72,24 +83,37 @@ def run_round(
             if isinstance(outcome, ClientFailure):
                 raise outcome
             report.bytes_up += len(outcome)
+            if client_id not in sampled:
+                raise WireError("an update came without a request before it")
             class_ids = sampled.pop(client_id)
             update = wire.update_from_bytes(
-                outcome, Envelope(plan.round_index, client_id), class_ids, expected
+                outcome, Envelope(plan.round_index, client_id), class_ids, expected, limits
             )
         except (ClientFailure, WireError) as error:
             report.dropped[client_id] = str(error)
+            if isinstance(error, ClientFailure) and error.trace is not None:
+                report.traces.append(error.trace)
             continue
         aggregator.add(update)  # line 12, streamed
         report.num_updates += 1
         report.mean_width += (len(class_ids) - report.mean_width) / report.num_updates
 
     if report.num_updates < min_clients:
-        reasons = "; ".join(f"client {client_id}: {reason}" for client_id, reason in report.dropped.items())
         raise RoundAbandoned(
             f"round {plan.round_index}: {report.num_updates} of {len(client_ids)} clients are left, "
-            f"at least {min_clients} are needed ({reasons})"
+            f"at least {min_clients} are needed ({_first_reasons(report.dropped)})",
+            report.traces,
         )
-    aggregate = aggregator.mean()
+    try:
+        aggregate = aggregator.mean()
+    except MeanUnusable as error:
+        raise RoundAbandoned(f"round {plan.round_index}: {error}", report.traces) from None
     report.mean_loss = aggregate.mean_loss
     state.apply(aggregate)  # line 13
     return report
+
+
+def _first_reasons(dropped: Mapping[int, str]) -> str:
+    told = [f"client {client_id}: {reason}" for client_id, reason in list(dropped.items())[:_REASONS_TOLD]]
+    more = len(dropped) - len(told)
+    return "; ".join([*told, f"and {more} more"] if more else told)

@@ -15,11 +15,13 @@ from ondevice.artifact import open_artifact
 from ondevice.backends import Backend
 from ondevice.backends.eager import EagerBackend, check_parameters, initial_parameters
 from ondevice.backends.opening import open_backend
+from ondevice.extractors import ARCHITECTURES
 from ondevice.safetensors_file import Bfloat16, SafetensorsError
 from ondevice.vocabulary import FloatArray, StepSpec
 from ondevice.wire import Precision
 from server_sim import glyphs
 from server_sim.experiment import ConfigurationError, DataSettings, Experiment
+from server_sim.glyph_dealing import ByClient
 from server_sim.link import InProcessLink, Link
 from server_sim.population import Population, Progress, open_population
 from server_sim.simulated_clients import SimulatedClient, SimulatedClients
@@ -53,6 +55,19 @@ class ClientsRecipe:
         if self.exported is None:
             return EagerBackend(self.spec, self.initial)
         return open_backend(open_artifact(self.exported.directory), self.exported.runtime)
+
+
+def check_experiment(experiment: Experiment) -> None:
+    """Everything that can be told without rendering, training or exporting anything, which takes minutes."""
+    preset = glyphs.PRESETS.get(experiment.data.population)
+    if preset is not None and isinstance(preset.train, ByClient):
+        experiment.check_clients(preset.name, preset.train.num_clients)
+    if experiment.model.architecture not in ARCHITECTURES:
+        raise ConfigurationError(
+            f"model.architecture is {experiment.model.architecture!r}; expected one of {', '.join(ARCHITECTURES)}"
+        )
+    if experiment.model.pretrained is not None:
+        _pretrained_path(experiment.model.pretrained)
 
 
 def population_path(data: DataSettings, cache: Path, progress: Progress | None = None) -> Path:
@@ -105,10 +120,13 @@ def pretrained_names() -> list[str]:
 
 
 @contextmanager
-def open_link(recipe: ClientsRecipe, workers: int) -> Iterator[Link]:
-    """The clients in this process, or in `workers` others; the result is the same."""
+def open_link(recipe: ClientsRecipe, workers: int, client_timeout: float) -> Iterator[Link]:
+    """The clients in this process, or in `workers` others; the result is the same.
+
+    A client that hangs is given up after `client_timeout` seconds in another process; in this one it cannot be.
+    """
     if workers > 1:
-        with WorkerLink(recipe, workers) as link:
+        with WorkerLink(recipe, workers, client_timeout) as link:
             yield link
         return
     threads = torch.get_num_threads()
@@ -119,7 +137,7 @@ def open_link(recipe: ClientsRecipe, workers: int) -> Iterator[Link]:
         torch.set_num_threads(threads)
 
 
-def _read_pretrained(name: str) -> tuple[dict[str, FloatArray], Path]:
+def _pretrained_path(name: str) -> Path:
     shipped = name in pretrained_names()
     path = (
         Path(str(resources.files("server_sim") / "pretrained" / f"{name}.safetensors"))
@@ -129,6 +147,11 @@ def _read_pretrained(name: str) -> tuple[dict[str, FloatArray], Path]:
     if not path.is_file():
         known = ", ".join(pretrained_names())
         raise ConfigurationError(f"model.pretrained is {name!r}: neither a file nor one of {known}")
+    return path
+
+
+def _read_pretrained(name: str) -> tuple[dict[str, FloatArray], Path]:
+    path = _pretrained_path(name)
     try:
         tensors, _ = safetensors_file.read_file(path)
     except SafetensorsError as error:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ondevice.backends import Backend
 from ondevice.vocabulary import FloatArray, RoundPlan
+from ondevice.wire import UpdateLimits
 from server_sim.aggregation import Aggregator
 from server_sim.centralized import train_centrally
 from server_sim.client_selection import select_clients
@@ -59,41 +60,53 @@ class Simulation:
             experiment.server.denominator,
         )
         self._sizes = [population.num_examples(client_id) for client_id in population.client_ids]
-        if experiment.server.clients_per_round > len(self._sizes):
-            raise ConfigurationError(
-                f"server.clients_per_round is {experiment.server.clients_per_round}, "
-                f"but {population.name} has {len(self._sizes)} clients"
-            )
+        experiment.check_clients(population.name, len(self._sizes))
+        # The server knows how much each client holds, since it may select by that.  No honest client is beyond the largest
+        # of them, and one that lies weighs no more than an honest one could: it cannot be the mean.  Holding each client
+        # to its own number would do no better against a liar, who has the differences to lie with.
+        self._limits = UpdateLimits(
+            experiment.server.max_examples or max(self._sizes), experiment.server.max_change
+        )
 
     def run(
         self, resume: bool, on_round: OnRound, stop_requested: StopRequested = lambda: False
     ) -> dict[str, Any]:
         """From the first round, or from the last saved state, to the end; returns the summary."""
-        state = self._open_state(resume)
+        self._run.claim(resume)
+        try:
+            self._run_rounds(self._open_state(resume), on_round, stop_requested)
+            summary = self._summarize()
+            self._run.finish(summary)
+            return summary
+        finally:
+            self._run.close()
+
+    def _run_rounds(self, state: ServerState, on_round: OnRound, stop_requested: StopRequested) -> None:
         try:
             while state.round_index < self.experiment.server.rounds:
                 on_round(self._next_round(state, stop_requested))
         except Interrupted:
             state.save(self._run.state_path)
             raise
-        finally:
-            self._run.close()
-        summary = self._summarize()
-        self._run.finish(summary)
-        return summary
 
     def _open_state(self, resume: bool) -> ServerState:
-        optimizer = self.experiment.server_optimizer()
-        if resume and self._run.state_path.exists():
-            state = ServerState.load(self._run.state_path, optimizer)
-            self._run.resume(self.experiment, state.round_index)
-            return state
         state = ServerState.fresh(
-            optimizer,
+            self.experiment.server_optimizer(),
             {name: np.array(self._initial[name]) for name in self._backend.parameter_shapes},
             initial_columns(self.experiment, self._population.num_classes, self._backend.spec.column_dim),
         )
-        if resume and self._run.holds_run():  # killed before the first save
+        path, rounds = self._run.state_path, self.experiment.server.rounds
+        if resume and path.exists():
+            self._run.check_same_settings(
+                self.experiment
+            )  # names the field, where the state would name tensors
+            state = ServerState.load(path, state)
+            if state.round_index > rounds:
+                raise ConfigurationError(
+                    f"{path} is at round {state.round_index}; server.rounds is {rounds}: resume with at least as many"
+                )
+            self._run.resume(self.experiment, state.round_index)
+        elif resume and self._run.holds_run():  # killed before the first save
             self._run.resume(self.experiment, 0)
         else:
             self._run.start(self.experiment)
@@ -133,10 +146,13 @@ class Simulation:
                     self._aggregator,
                     server.min_clients,
                     self.experiment.client.precision,
+                    self._limits,
                 )
             except RoundAbandoned as error:
                 abandoned.append(str(error))
+                self._run.keep_traces(error.traces)
                 continue
+            self._run.keep_traces(report.traces)
             return {**_report_line(report), "abandoned": abandoned}
         state.save(self._run.state_path)
         raise RoundAbandoned(f"gave up after {server.max_attempts} attempts; the last: {abandoned[-1]}")

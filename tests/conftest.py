@@ -12,6 +12,7 @@ from skips import pytest_runtest_makereport  # noqa: F401  # a hook: pytest find
 
 from ondevice.backends.eager import EagerBackend, initial_parameters
 from ondevice.client import Client
+from ondevice.safetensors_file import Array
 from ondevice.vocabulary import ExampleSet, FloatArray, StepSpec
 from server_sim.aggregation import Aggregator
 from server_sim.link import InProcessLink
@@ -61,6 +62,20 @@ class TinyFederation:
 
     def aggregator(self) -> Aggregator:
         return Aggregator(self.backend.parameter_shapes, self.num_classes, self.spec.column_dim, "selected")
+
+
+def state_bytes(federation: TinyFederation) -> list[bytes]:
+    """Everything that a round can change, bit by bit."""
+    state, table = federation.state, federation.state.columns
+    moments = [moment for name in state.extractor for moment in state.extractor_moments[name]]
+    arrays: list[Array] = [
+        *state.extractor.values(),
+        *moments,
+        table.class_weights,
+        *table.moments,
+        table.current_at,
+    ]
+    return [array.tobytes() for array in arrays]
 
 
 @pytest.fixture

@@ -29,10 +29,31 @@ from ondevice.vocabulary import StepSpec
 
 CLIENT_LINES = [
     {"event": "ready", "load_ms": 12.0, "swap_ms": 3.0},
-    {"event": "step", "warmup": True, "wall_ms": 90.0, "cpu_ms": 80.0, "loss": 9.0, "peak_bytes": 1},
-    {"event": "step", "warmup": False, "wall_ms": 11.0, "cpu_ms": 10.0, "loss": 5.0, "peak_bytes": 2},
-    {"event": "step", "warmup": False, "wall_ms": 13.0, "cpu_ms": 12.0, "loss": 5.0, "peak_bytes": 3},
-    {"event": "done", "peak_bytes": 4},
+    {
+        "event": "step",
+        "warmup": True,
+        "wall_ms": 90.0,
+        "cpu_ms": 80.0,
+        "loss": 9.0,
+        "peak_footprint_bytes": 1,
+    },
+    {
+        "event": "step",
+        "warmup": False,
+        "wall_ms": 11.0,
+        "cpu_ms": 10.0,
+        "loss": 5.0,
+        "peak_footprint_bytes": 2,
+    },
+    {
+        "event": "step",
+        "warmup": False,
+        "wall_ms": 13.0,
+        "cpu_ms": 12.0,
+        "loss": 5.0,
+        "peak_footprint_bytes": 3,
+    },
+    {"event": "done", "peak_footprint_bytes": 4},
 ]
 PHONE = """khz=1800000
 khz=2850000
@@ -61,7 +82,7 @@ def test_warm_up_is_not_counted_and_the_peak_is_the_last() -> None:
     report = parse_bench("\n".join(map(json.dumps, CLIENT_LINES)))
     assert report.cpu_ms == (10.0, 12.0)
     assert report.wall_ms == (11.0, 13.0)
-    assert (report.load_ms, report.swap_ms, report.peak_bytes, report.loss) == (12.0, 3.0, 4, 5.0)
+    assert (report.load_ms, report.swap_ms, report.peak_footprint_bytes, report.loss) == (12.0, 3.0, 4, 5.0)
 
 
 @pytest.mark.parametrize("said", ["", "not json", '{"event": "ready"}\n{"event": "done"}'])

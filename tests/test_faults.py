@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TinyFederation
+from conftest import TinyFederation, state_bytes
 
 from ondevice.vocabulary import RoundPlan
 from server_sim.link import InProcessLink
@@ -40,12 +40,6 @@ class Misbehaving:
 
 def breaks(message: bytes) -> bytes:
     raise OSError(f"no space left after {len(message)} bytes")
-
-
-def state_bytes(tiny: TinyFederation) -> list[bytes]:
-    table = tiny.state.columns
-    arrays = [*tiny.state.extractor.values(), table.class_weights, *table.moments, table.current_at]
-    return [array.tobytes() for array in arrays]
 
 
 FAULTS: dict[str, tuple[dict[str, Callable[[bytes], bytes]], str]] = {
@@ -117,7 +111,7 @@ class TinyClients:
 @pytest.mark.slow
 def test_worker_processes_give_the_same_bytes_as_one_process() -> None:
     serial, parallel = TinyFederation(), TinyFederation()
-    with WorkerLink(TinyClients(), num_workers=2) as link:
+    with WorkerLink(TinyClients(), num_workers=2, client_timeout=60) as link:
         for round_index in range(2):
             plan = RoundPlan(round_index, TinyFederation.num_classes, 3)
             one = run_round(serial.state, plan, [3, 0, 1, 2], serial.link(), serial.aggregator())
@@ -131,7 +125,7 @@ def test_a_worker_that_is_killed_costs_its_client_and_is_replaced(
     tmp_path: Path, tiny: TinyFederation
 ) -> None:
     marker = tmp_path / "killed"
-    with WorkerLink(TinyClients(marker), num_workers=1) as link:
+    with WorkerLink(TinyClients(marker), num_workers=1, client_timeout=60) as link:
         report = run_round(tiny.state, PLAN, [0, 3, 2], link, tiny.aggregator())
     assert marker.exists()
     assert report.dropped == {3: "its worker process died with exit code -9"}
@@ -141,7 +135,7 @@ def test_a_worker_that_is_killed_costs_its_client_and_is_replaced(
 @pytest.mark.slow
 def test_a_bad_request_does_not_stop_a_worker(tiny: TinyFederation) -> None:
     """The server refuses the request for an impossible class count; the worker goes on with the next client."""
-    with WorkerLink(TinyClients(), num_workers=1) as link:
+    with WorkerLink(TinyClients(), num_workers=1, client_timeout=60) as link:
         refused = list(link.exchange(PLAN, [0], _refuse))
         served = run_round(tiny.state, PLAN, [1], link, tiny.aggregator())
     assert "bad message: no" in str(refused[0][1])

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import pytest
 import torch
 
 from ondevice.class_sampling import logit_adjustment, sample_classes
+from ondevice.safetensors_file import Array
 from ondevice.sampled_softmax import class_logits, sampled_softmax_loss
-from ondevice.vocabulary import EXCLUDED, FloatArray, IntArray, Method, RoundPlan
+from ondevice.vocabulary import EXCLUDED, FloatArray, IntArray, LogitKind, Method, RoundPlan
 
 NUM_CLASSES = 60
 LABELS = np.array([3, 17, 3, 42])
 
 
 def loss_and_gradients(
-    features: FloatArray, columns: FloatArray, adjust: FloatArray, labels: IntArray
+    features: Array, columns: Array, adjust: Array, labels: IntArray, kind: LogitKind = "cosine"
 ) -> tuple[float, torch.Tensor, torch.Tensor]:
     features_leaf = torch.from_numpy(features).double().requires_grad_()
     columns_leaf = torch.from_numpy(columns).double().requires_grad_()
     weight = torch.full((len(labels),), 1 / len(labels), dtype=torch.float64)
-    logits = class_logits(features_leaf, columns_leaf, "cosine")
+    logits = class_logits(features_leaf, columns_leaf, kind)
     loss = sampled_softmax_loss(logits, torch.from_numpy(adjust).double(), torch.from_numpy(labels), weight)
     loss.backward()
     assert features_leaf.grad is not None
@@ -69,29 +73,81 @@ def test_full_softmax_is_the_cross_entropy_of_torch() -> None:
     assert sampled_loss("full_softmax", 0)[0] == pytest.approx(expected, rel=1e-5)
 
 
-def test_negatives_only_is_equation_7() -> None:
-    """log(1 + Σ_{j in N_k} exp(o'_j − o_t)), written as a loop."""
-    rng = np.random.default_rng(0)
-    features, columns = rng.standard_normal((4, 8)), rng.standard_normal((NUM_CLASSES, 8))
-    features, columns = features.astype(np.float32), columns.astype(np.float32)
-    plan = RoundPlan(0, NUM_CLASSES, 6, "negatives_only")
-    sample = sample_classes(LABELS, plan, 1)
-    loss, _, _ = loss_and_gradients(
+@pytest.mark.parametrize("kind", ["cosine", "dot"])
+@pytest.mark.parametrize("method", ["fedss", "negatives_only", "positives_only", "full_softmax"])
+@pytest.mark.parametrize("seed", range(5))
+def test_loss_and_gradients_are_those_of_the_papers_equations(
+    method: Method, kind: LogitKind, seed: int
+) -> None:
+    """Against `reference_loss`, in plain Python numbers; its gradients are central differences."""
+    rng = np.random.default_rng(seed)
+    features = rng.standard_normal((len(LABELS), 5))
+    columns = rng.standard_normal((NUM_CLASSES, 5 + (kind == "dot")))
+    plan = RoundPlan(0, NUM_CLASSES, 6 if method in ("fedss", "negatives_only") else 0, method)
+    sample = sample_classes(LABELS, plan, seed)
+    adjust = logit_adjustment(sample, plan).astype(np.float64)
+    loss, feature_gradient, slice_gradient = loss_and_gradients(
         features,
         columns[sample.class_ids],
-        logit_adjustment(sample, plan),
+        adjust,
         np.searchsorted(sample.class_ids, LABELS),
+        kind,
     )
-    expected = 0.0
-    for feature, label in zip(features, LABELS, strict=True):
-        cosine = columns @ feature / (np.linalg.norm(columns, axis=1) * np.linalg.norm(feature))
-        logits = 20 * cosine.astype(np.float64)
-        log_count = np.log(6 / (NUM_CLASSES - 3))
-        negatives = sample.class_ids[~sample.is_positive]
-        expected += np.log(1 + sum(np.exp(logits[j] - log_count - logits[label]) for j in negatives)) / len(
-            LABELS
+    negatives = [int(c) for c in sample.class_ids if c not in set(LABELS.tolist())]
+
+    def reference() -> float:
+        return reference_loss(features, columns, negatives, method, kind)
+
+    assert loss == pytest.approx(reference(), rel=1e-6)  # adjust is rounded to float32
+    np.testing.assert_allclose(feature_gradient, central_differences(reference, features), atol=2e-6)
+    expected = central_differences(reference, columns)
+    np.testing.assert_allclose(slice_gradient, expected[sample.class_ids], atol=2e-6)
+    assert not np.delete(expected, sample.class_ids, axis=0).any()
+
+
+def reference_loss(
+    features: Array, columns: Array, negatives: Sequence[int], method: Method, kind: LogitKind
+) -> float:
+    """Equations 2, 5, 7 and 8 as sums over sets of classes, one number at a time."""
+    positives = sorted(set(LABELS.tolist()))
+    others = [c for c in range(NUM_CLASSES) if c not in positives]
+    total = 0.0
+    for feature, label in zip(features.tolist(), LABELS.tolist(), strict=True):
+
+        def logit(c: int, feature: list[float] = feature) -> float:
+            column = columns[c].tolist()
+            product = math.fsum(f * w for f, w in zip(feature, column, strict=False))
+            if kind == "dot":
+                return product + float(column[-1])
+            lengths = math.hypot(*feature) * math.hypot(*column)
+            return 20 * product / lengths
+
+        if method == "full_softmax":
+            counted = dict.fromkeys(range(NUM_CLASSES), 1.0)
+        elif method == "positives_only":
+            counted = dict.fromkeys(positives, 1.0)
+        else:
+            # A negative stands for as many classes as there are others for each one drawn.
+            share = len(others) / len(negatives)
+            counted = {label: 1.0} if method == "negatives_only" else dict.fromkeys(positives, 1.0)
+            counted |= dict.fromkeys(negatives, share)
+        total += math.log(math.fsum(times * math.exp(logit(c)) for c, times in counted.items())) - logit(
+            label
         )
-    assert loss == pytest.approx(expected, rel=1e-5)
+    return total / len(LABELS)
+
+
+def central_differences(loss: Callable[[], float], values: Array, step: float = 1e-6) -> Array:
+    """dL/dv for every entry, changed in place and put back."""
+    gradient = np.zeros_like(values)
+    for index in np.ndindex(*values.shape):
+        before = values[index]
+        values[index] = before + step
+        above = loss()
+        values[index] = before - step
+        gradient[index] = (above - loss()) / (2 * step)
+        values[index] = before
+    return gradient
 
 
 def test_a_positives_only_client_with_one_class_learns_nothing() -> None:
@@ -130,12 +186,6 @@ def test_the_gradient_error_shrinks_with_more_negatives() -> None:
         errors.append(((mean - full).norm() / full.norm()).item())
     assert errors[0] > errors[1] > errors[2] > errors[3]
     assert errors[3] < 1e-12
-
-
-def test_dot_logits_carry_their_bias_in_the_last_entry() -> None:
-    features, columns = torch.randn(3, 4), torch.randn(5, 5)
-    expected = features @ columns[:, :4].t() + columns[:, 4]
-    torch.testing.assert_close(class_logits(features, columns, "dot"), expected)
 
 
 def test_padding_classes_and_examples_changes_neither_loss_nor_gradients() -> None:

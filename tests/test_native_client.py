@@ -87,7 +87,7 @@ def test_the_update_is_that_of_the_python_client_on_the_same_runtime(
     assert found.num_examples == expected.num_examples
     assert found.mean_loss == pytest.approx(expected.mean_loss, rel=1e-6)
     assert furthest(found, expected) < {"fp32": 1e-5, "fp16": 1e-3, "bf16": 1e-2}[precision]
-    assert json.loads(done.stdout)["peak_bytes"] > 1 << 20
+    assert json.loads(done.stdout)["peak_footprint_bytes"] > 1 << 20
 
 
 @pytest.mark.parametrize("runtime", ["executorch", "executorch-stock"])
@@ -122,7 +122,7 @@ def test_bench_tells_time_memory_and_a_loss_that_threads_do_not_change(
         assert (ready["event"], ready["threads"], last["event"]) == ("ready", int(threads), "done")
         assert [step["warmup"] for step in steps] == [True, False, False]
         assert all(step["cpu_ms"] > 0 and step["wall_ms"] > 0 for step in steps)
-        assert 1 << 20 < last["peak_bytes"] < 1 << 30
+        assert 1 << 20 < last["peak_footprint_bytes"] < 1 << 30
         losses += [step["loss"] for step in steps]
     assert losses == pytest.approx([losses[0]] * 6, rel=1e-6)
 

@@ -139,6 +139,16 @@ def test_what_the_run_says_is_on_the_page_and_cannot_become_markup(page: Path) -
     assert "2.11 MB with all columns" in words
 
 
+def test_a_reason_that_no_file_can_hold_does_not_stop_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path / "run")
+    text = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").write_text(text.replace("timed out", "half a pair: \\ud800"))
+    assert report(monkeypatch, run, "--out", tmp_path / "page.html") == 0
+    assert "half a pair" in (tmp_path / "page.html").read_text()
+
+
 def test_a_stopped_run_is_shown_as_far_as_it_went(page: Path) -> None:
     words = words_of(page.read_text())
     assert "stopped was stopped after 2 of 3 rounds" in words

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from android_harness.onnxruntime_client.bench import BenchJob, bench, peak_bytes, say
+from android_harness.onnxruntime_client.bench import BenchJob, bench, peak_footprint_bytes, say
 from ondevice.artifact import ArtifactError, open_artifact
 from ondevice.backends.onnxruntime_module import OnnxruntimeBackend
 from ondevice.client import Client
@@ -50,7 +50,7 @@ def train(options: argparse.Namespace) -> None:
         event="trained",
         wall_ms=1e3 * (time.perf_counter() - wall),
         cpu_ms=1e3 * (time.process_time() - cpu),
-        peak_bytes=peak_bytes(),
+        peak_footprint_bytes=peak_footprint_bytes(),
     )
 
 

@@ -61,9 +61,9 @@ def bench(artifact: Artifact, job: BenchJob) -> None:
             wall_ms=1e3 * (time.perf_counter() - wall),
             cpu_ms=1e3 * (time.process_time() - cpu),
             loss=loss,
-            peak_bytes=peak_bytes(),
+            peak_footprint_bytes=peak_footprint_bytes(),
         )
-    say(event="done", peak_bytes=peak_bytes())
+    say(event="done", peak_footprint_bytes=peak_footprint_bytes())
 
 
 def made_up_batch(artifact: Artifact, job: BenchJob, first: int) -> Batch:
@@ -84,7 +84,7 @@ def made_up(first: int, count: int) -> FloatArray:
     return (hashed >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
 
 
-def peak_bytes() -> int:
+def peak_footprint_bytes() -> int:
     """The larger of VmHWM and VmRSS + VmSwap now, because a phone moves pages to compressed swap.  0 without /proc."""
     kilobytes = {"VmHWM": 0, "VmRSS": 0, "VmSwap": 0}
     status = Path("/proc/self/status")

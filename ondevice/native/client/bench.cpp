@@ -67,9 +67,9 @@ void bench(const Artifact& artifact, const BenchJob& job) {
       gradients.accumulate();
     }
     say({{"event", "step"}, {"step", i}, {"warmup", i < job.warmup}, {"wall_ms", wall_ms() - wall}, {"cpu_ms", cpu_ms() - cpu},
-         {"loss", loss}, {"peak_bytes", peak_bytes()}});
+         {"loss", loss}, {"peak_footprint_bytes", peak_footprint_bytes()}});
   }
-  say({{"event", "done"}, {"peak_bytes", peak_bytes()}});
+  say({{"event", "done"}, {"peak_footprint_bytes", peak_footprint_bytes()}});
 }
 
 }  // namespace fedss

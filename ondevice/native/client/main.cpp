@@ -80,7 +80,7 @@ void train(Arguments& arguments) {
   write_update(
       out, plan.envelope, sample.class_ids, expected, {std::move(weights), count, static_cast<float>(mean_loss)}, plan.precision);
   say({{"event", "trained"}, {"num_examples", count}, {"num_classes", sample.class_ids.size()}, {"mean_loss", mean_loss},
-       {"wall_ms", wall_ms() - wall}, {"cpu_ms", cpu_ms() - cpu}, {"peak_bytes", peak_bytes()}});
+       {"wall_ms", wall_ms() - wall}, {"cpu_ms", cpu_ms() - cpu}, {"peak_footprint_bytes", peak_footprint_bytes()}});
 }
 
 void check(Arguments& arguments) {

@@ -20,7 +20,7 @@ double wall_ms() { return milliseconds(CLOCK_MONOTONIC); }
 
 double cpu_ms() { return milliseconds(CLOCK_PROCESS_CPUTIME_ID); }
 
-int64_t peak_bytes() {
+int64_t peak_footprint_bytes() {
   long high_water = 0, resident = 0, swapped = 0;
   char line[256];
   if (std::FILE* status = std::fopen("/proc/self/status", "r")) {

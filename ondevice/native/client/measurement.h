@@ -9,6 +9,6 @@ double wall_ms();
 double cpu_ms();  // of all threads of this process
 
 // The most bytes held so far: the larger of VmHWM and VmRSS + VmSwap now, because a phone moves pages to compressed swap.
-int64_t peak_bytes();
+int64_t peak_footprint_bytes();
 
 }  // namespace fedss
