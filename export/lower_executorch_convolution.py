@@ -25,9 +25,11 @@ def convolution(
         case "pointwise" if x is not None and not isinstance(x, fx.Node):
             return Planes(r.emit(fedss.pointwise.default, r.planes(x), weight, bias))
         case "depthwise":
+            node = r.emit(fedss.depthwise.default, *r.value_arguments(x), weight, stride[0])
             if bias is not None:
-                r.refuse("depthwise with a bias")
-            return Planes(r.emit(fedss.depthwise.default, *r.value_arguments(x), weight, stride[0]))
+                per_channel = r.emit(aten.view.default, bias, [-1, 1, 1, 1])
+                node = r.emit(aten.add.Tensor, node, per_channel)
+            return Planes(node)
     image, batch_first = _dense_input(r, x)
     return Planes(r.emit(fedss.convolution.default, image, weight, bias, stride[0], padding[0], batch_first))
 
@@ -88,7 +90,10 @@ def _kind(
     groups: int,
 ) -> str:
     is_backward = r.at.target is aten.convolution_backward.default
-    out_channels, in_channels, height, width = shape_of(r.at.args[2 if is_backward else 1])
+    sizes = shape_of(r.at.args[2 if is_backward else 1])
+    if len(sizes) != 4:
+        r.refuse(f"in {len(sizes) - 2} dimensions; expected 2")
+    out_channels, in_channels, height, width = sizes
     square = height == width and len(set(stride)) == len(set(padding)) == 1
     if transposed or set(dilation) != {1} or not square:
         r.refuse(f"with stride {stride}, padding {padding}, dilation {dilation}, transposed {transposed}")

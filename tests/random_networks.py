@@ -24,6 +24,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "hardswish": F.hardswish,
     "hardsigmoid": F.hardsigmoid,
     "relu + hardswish": lambda x: F.relu(x) + F.hardswish(x),
+    "hardswish twice": lambda x: F.hardswish(F.hardswish(x)),
     "square": lambda x: x * x,
 }
 POOLS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -58,7 +59,7 @@ CONVOLUTIONS: dict[str, Callable[[int, int, bool], nn.Conv2d]] = {
     "3x3/2": lambda c, out, bias: nn.Conv2d(c, out, 3, 2, 1, bias=bias),
     "3x3 unpadded": lambda c, out, bias: nn.Conv2d(c, out, 3, bias=bias),
     "5x5/2": lambda c, out, bias: nn.Conv2d(c, out, 5, 2, 2, bias=bias),
-    "depthwise 3": lambda c, _out, _bias: nn.Conv2d(c, c, 3, padding=1, groups=c, bias=False),
+    "depthwise 3": lambda c, _out, bias: nn.Conv2d(c, c, 3, padding=1, groups=c, bias=bias),
     "depthwise 3/2": lambda c, _out, _bias: nn.Conv2d(c, c, 3, 2, 1, groups=c, bias=False),
     "depthwise 5": lambda c, _out, _bias: nn.Conv2d(c, c, 5, padding=2, groups=c, bias=False),
 }
@@ -141,7 +142,7 @@ def random_network(seed: int) -> RandomNetwork:
         torch.manual_seed(seed)
         x = torch.zeros(2, *image_shape)
         blocks: list[Block] = []
-        for depth in range(draw.randint(1, 4)):
+        for depth in range(draw.randint(1, 3)):
             fitting = tuple(kind for kind in CONVOLUTIONS if min(x.shape[2:]) >= 3 or "unpadded" not in kind)
             blocks.append(Block(draw, x, fitting if depth else STEMS))
             x = blocks[-1](x)
