@@ -12,7 +12,9 @@ import torch
 from torch import fx
 
 from export.lower_executorch_formulas import (
+    COPIED,
     ON_PLANES,
+    Copied,
     Gated,
     Given,
     GradientTimesValue,
@@ -29,9 +31,9 @@ aten = torch.ops.aten
 fedss = torch.ops.fedss
 
 
-def multiply(r: Rewrite, a: Given, b: Given) -> Known:
+def multiply(r: Rewrite, a: Given, b: Given) -> Known | Copied:
     if not _on_planes(a, b):
-        return NotImplemented
+        return COPIED
     if isinstance(b, (int, float)):
         return multiply_by_number(r, a, b)
     shapes = [shape_of(argument) for argument in r.at.args]
@@ -52,21 +54,21 @@ def multiply(r: Rewrite, a: Given, b: Given) -> Known:
     return Planes(r.emit(aten.mul.Tensor, r.planes(a), r.planes(b)))
 
 
-def multiply_by_number(r: Rewrite, x: Given, number: float) -> Known:
+def multiply_by_number(r: Rewrite, x: Given, number: float) -> Known | Copied:
     if not _on_planes(x):
-        return NotImplemented
+        return COPIED
     if isinstance(x, PerPlane):
         return replace(x, vector=r.emit(aten.mul.Scalar, x.vector, number))
     return Planes(r.emit(aten.mul.Scalar, r.planes(x), number))
 
 
-def divide(r: Rewrite, x: Given, by: float) -> Known:
+def divide(r: Rewrite, x: Given, by: float) -> Known | Copied:
     return multiply_by_number(r, x, 1.0 / by)
 
 
-def add(r: Rewrite, a: Given, b: Given, *, alpha: float = 1) -> Known:
+def add(r: Rewrite, a: Given, b: Given, *, alpha: float = 1) -> Known | Copied:
     if not _on_planes(a, b):
-        return NotImplemented
+        return COPIED
     if isinstance(b, (int, float)):
         return Planes(r.emit(aten.add.Scalar, r.planes(a), b * alpha))
     if alpha != 1:
@@ -104,20 +106,20 @@ def _add_planes(r: Rewrite, a: fx.Node, b: fx.Node) -> fx.Node:
     return r.emit(aten.add.Tensor, a, b)
 
 
-def mean(r: Rewrite, x: Given, dims: list[int], keepdim: bool = False) -> Known:
+def mean(r: Rewrite, x: Given, dims: list[int] | None, keepdim: bool = False) -> Known | Copied:
     if not _on_planes(x):
-        return NotImplemented
-    if sorted(dim % 4 for dim in dims) != [2, 3]:
+        return COPIED
+    if {dim % 4 for dim in dims or ()} != {2, 3}:
         r.refuse(f"over dimensions {dims}")
     pooled = r.emit(fedss.pooled_mean.default, *r.value_arguments(x))
     return PerPlane(pooled, shape_of(r.at)) if keepdim else pooled
 
 
-def sum_over(r: Rewrite, x: Given, dims: list[int], keepdim: bool = False) -> Known:
+def sum_over(r: Rewrite, x: Given, dims: list[int] | None, keepdim: bool = False) -> Known | Copied:
     if not _on_planes(x):
-        return NotImplemented
+        return COPIED
     batch, channels, *sizes = shape_of(r.at.args[0])
-    summed = {dim % 4 for dim in dims}
+    summed = {dim % 4 for dim in dims or ()}
     if keepdim:  # torch leaves out dimensions of one element
         summed |= {dim for dim, size in zip((2, 3), sizes, strict=True) if size == 1}
     if summed != {2, 3}:

@@ -101,3 +101,11 @@ Given = Known | int | float | bool | None | list["Given"]
 """What a rule may find among its arguments."""
 Result = Known | None | tuple[Known | None, ...]
 """What a rule makes of an operator: one output, or several."""
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What a rule answers where it has nothing to say: the operator stays as it is."""
+
+
+COPIED = Copied()

@@ -26,6 +26,7 @@ from torch import fx
 from torch.fx.node import Target
 
 from export.lower_executorch_formulas import (
+    Copied,
     Gated,
     Given,
     GradientTimesValue,
@@ -46,8 +47,8 @@ from export.unsupported_operator import UnsupportedOperator
 aten = torch.ops.aten
 fedss = torch.ops.fedss
 
-Rule = Callable[..., Result]
-"""(the rewrite, what is known of the node's arguments) -> what is known of the node, or NotImplemented to copy it."""
+Rule = Callable[..., Result | Copied]
+"""(the rewrite, what is known of the node's arguments) -> what is known of the node, or `COPIED`."""
 Argument = fx.Node | int | float | bool | str | None | Sequence["Argument"]
 """What an emitted operator takes."""
 
@@ -79,7 +80,8 @@ class Rewrite:
 
     def _translate(self, node: fx.Node) -> Result:
         if node.op == "output":
-            return self._graph.output([self.plain(self._known[result]) for result in _outputs(node)])
+            results = [self.plain(self._known[result]) for result in _outputs(node)]
+            return self._graph.create_node("output", "output", (results,))
         if node.op != "call_function":
             return self._graph.node_copy(node)
         if node.target is operator.getitem:
@@ -87,10 +89,8 @@ class Rewrite:
         rule = self._rules.get(node.target)
         if rule is not None and _takes(rule, node.kwargs):
             result = rule(self, *(self._given(argument) for argument in node.args), **node.kwargs)
-            if result is not NotImplemented:
-                if isinstance(result, fx.Node):
-                    result.meta.setdefault("val", node.meta["val"])
-                return result
+            if not isinstance(result, Copied):
+                return _with_shape(result, node)
         return self._graph.node_copy(node, lambda argument: self.plain(self._known[argument]))
 
     def _item(self, node: fx.Node) -> Result:
@@ -112,8 +112,9 @@ class Rewrite:
             return known
         if isinstance(argument, (list, tuple)):
             return [self._given(each) for each in argument]
-        assert argument is None or isinstance(argument, (int, float)), argument
-        return argument
+        if argument is None or isinstance(argument, (int, float)):
+            return argument
+        return self.refuse(f"with {argument}")
 
     def refuse(self, why: str = "") -> NoReturn:
         raise UnsupportedOperator(
@@ -225,6 +226,13 @@ class Rewrite:
 def shape_of(node: object) -> Shape:
     """As it was traced; a number has none."""
     return tuple(node.meta["val"].shape) if isinstance(node, fx.Node) else ()
+
+
+def _with_shape(result: Result, traced: fx.Node) -> Result:
+    """For `shape_of`: a node that a rule wrote has none yet."""
+    if isinstance(result, fx.Node):
+        result.meta.setdefault("val", traced.meta["val"])
+    return result
 
 
 def _outputs(output: fx.Node) -> list[fx.Node]:

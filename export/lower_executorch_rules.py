@@ -25,7 +25,9 @@ from export.lower_executorch_arithmetic import (
 )
 from export.lower_executorch_convolution import convolution, convolution_backward
 from export.lower_executorch_formulas import (
+    COPIED,
     ON_PLANES,
+    Copied,
     Given,
     GradientTimesValue,
     Known,
@@ -122,7 +124,7 @@ def threshold_backward(r: Rewrite, gradient: Given, output: Given, threshold: fl
 # Pooling.
 
 
-def max_pool(r: Rewrite, x: Given, kernel: list[int], *options: Given) -> tuple[Planes, None]:
+def max_pool(r: Rewrite, x: Given, kernel: list[int], *options: list[int]) -> tuple[Planes, None]:
     window = _window(r, kernel, options)
     pooled, _indices = r.at.meta["val"]
     _check_pooled(r, shape_of(r.at.args[0]), tuple(pooled.shape), window)
@@ -130,17 +132,17 @@ def max_pool(r: Rewrite, x: Given, kernel: list[int], *options: Given) -> tuple[
 
 
 def max_pool_backward(
-    r: Rewrite, gradient: Given, x: Given, kernel: list[int], *options_and_indices: Given
+    r: Rewrite, gradient: Given, x: Given, kernel: list[int], *options: list[int]
 ) -> Planes:
-    window = _window(r, kernel, options_and_indices[:-1])
+    window = _window(r, kernel, options)
     _check_pooled(r, shape_of(r.at.args[1]), shape_of(r.at.args[0]), window)
     arguments = (r.planes(gradient), r.planes(x), *window)
     return Planes(r.emit(fedss.max_pool_gradient.default, *arguments))
 
 
-def _window(r: Rewrite, kernel: list[int], options: Sequence[Given]) -> tuple[int, int, int]:
+def _window(r: Rewrite, kernel: list[int], options: Sequence[list[int]]) -> tuple[int, int, int]:
     """Kernel, stride and padding."""
-    stride, padding, dilation, _ceil = (*options, *((), (0, 0), (1, 1), False)[len(options) :])
+    stride, padding, dilation = (*options[:3], *([], [0, 0], [1, 1])[len(options) :])
     stride = stride or kernel
     if set(dilation) != {1} or any(len(set(sizes)) != 1 for sizes in (kernel, stride, padding)):
         r.refuse(f"with kernel {kernel}, stride {stride}, padding {padding}, dilation {dilation}")
@@ -158,20 +160,20 @@ def _check_pooled(r: Rewrite, x: Shape, pooled: Shape, window: tuple[int, int, i
 # Matrices and shapes.
 
 
-def unsqueeze(r: Rewrite, x: Given, dim: int) -> Known:
+def unsqueeze(r: Rewrite, x: Given, dim: int) -> Known | Copied:
     """A vector on its way to be seen as [B, C, 1, 1]."""
     rank = len(shape_of(r.at))
     if isinstance(x, PerPlane) and rank == 4 and dim % rank >= 2:
         return x
     if isinstance(x, fx.Node) and rank == 3 and dim % rank == 2:
         return PerPlane(x, (*shape_of(r.at), 1))
-    return NotImplemented
+    return COPIED
 
 
-def squeeze(r: Rewrite, x: Given, dim: int) -> Known:
+def squeeze(r: Rewrite, x: Given, dim: int) -> Known | Copied:
     given, left = shape_of(r.at.args[0]), shape_of(r.at)
     if not isinstance(x, ON_PLANES):
-        return NotImplemented
+        return COPIED
     if left == given:
         return x
     if dim % len(given) < 2 or given[2:] not in ((1, 1), (1,)):
@@ -182,9 +184,9 @@ def squeeze(r: Rewrite, x: Given, dim: int) -> Known:
     return vector if len(left) == 2 else PerPlane(vector, (*left, 1))
 
 
-def expand(r: Rewrite, x: Given, _sizes: Given) -> Known:
+def expand(r: Rewrite, x: Given, _sizes: Given) -> Known | Copied:
     if not isinstance(x, ON_PLANES):
-        return NotImplemented
+        return COPIED
     given, spread = shape_of(r.at.args[0]), shape_of(r.at)
     if spread == given:
         return x
@@ -197,13 +199,19 @@ def transpose(r: Rewrite, x: Given) -> Known:
     return x.node if isinstance(x, Transposed) else Transposed(r.plain(x))
 
 
+def product_from(r: Rewrite, start: Given, a: Given, b: Given) -> Known | Copied:
+    """start + a b, with a start for every row or for every number."""
+    shape = shape_of(r.at)
+    return product(r, a, b, start) if shape_of(r.at.args[0]) in (shape, shape[1:]) else COPIED
+
+
 def product(r: Rewrite, a: Given, b: Given, start: Given = None) -> fx.Node:
     flags = [isinstance(matrix, Transposed) for matrix in (a, b)]
     nodes = [matrix.node if isinstance(matrix, Transposed) else r.plain(matrix) for matrix in (a, b)]
     return r.emit(fedss.product.default, *nodes, *flags, None if start is None else r.plain(start))
 
 
-def view(r: Rewrite, x: Given, sizes: list[int]) -> Known:
+def view(r: Rewrite, x: Given, sizes: list[int]) -> Known | Copied:
     """Between planes and what torch flattens them to, the batch comes first."""
     given, seen = shape_of(r.at.args[0]), shape_of(r.at)
     if isinstance(x, PerPlane) and seen == x.shape[:2]:
@@ -219,7 +227,7 @@ def view(r: Rewrite, x: Given, sizes: list[int]) -> Known:
     if len(seen) == 4:
         turned = r.emit(aten.permute.default, r.emit(aten.view.default, r.plain(x), sizes), [1, 0, 2, 3])
         return Planes(r.contiguous(turned))
-    return NotImplemented
+    return COPIED
 
 
 RULES: dict[Target, Rule] = {
@@ -247,6 +255,6 @@ RULES: dict[Target, Rule] = {
     aten.max_pool2d_with_indices_backward.default: max_pool_backward,
     aten.t.default: transpose,
     aten.mm.default: product,
-    aten.addmm.default: lambda r, start, a, b: product(r, a, b, start),
+    aten.addmm.default: product_from,
     aten.view.default: view,
 }

@@ -23,7 +23,7 @@ TOLERANCE = 1e-9
 
 
 def step_of(network: RandomNetwork) -> TrainStep:
-    return TrainStep(StepSpec("random", EMBEDDING_DIM, network.image_shape), network.module)
+    return TrainStep(StepSpec("random", EMBEDDING_DIM, network.image_shape, logits="dot"), network.module)
 
 
 def inputs_of(step: TrainStep, seed: int) -> list[Tensor]:
