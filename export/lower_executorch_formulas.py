@@ -8,10 +8,19 @@ handed from operator to operator; those that can read it take it as it is, and o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 from torch import fx
 
-from export.lower_executorch_operators import Activation
+
+class Activation(IntEnum):
+    """As in `ondevice/native/kernels.h`."""
+
+    NONE = 0
+    RELU = 1
+    HARDSWISH = 2
+    HARDSIGMOID = 3
+
 
 Shape = tuple[int, ...]
 """As torch has it: [B, C, H, W]."""

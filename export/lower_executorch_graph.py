@@ -26,6 +26,7 @@ from torch import fx
 from torch.fx.node import Target
 
 from export.lower_executorch_formulas import (
+    Activation,
     Copied,
     Gated,
     Given,
@@ -41,7 +42,6 @@ from export.lower_executorch_formulas import (
     Value,
     ValueArguments,
 )
-from export.lower_executorch_operators import Activation
 from export.unsupported_operator import UnsupportedOperator
 
 aten = torch.ops.aten

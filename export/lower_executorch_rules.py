@@ -27,6 +27,7 @@ from export.lower_executorch_convolution import convolution, convolution_backwar
 from export.lower_executorch_formulas import (
     COPIED,
     ON_PLANES,
+    Activation,
     Copied,
     Given,
     GradientTimesValue,
@@ -39,7 +40,6 @@ from export.lower_executorch_formulas import (
     Value,
 )
 from export.lower_executorch_graph import Rewrite, Rule, shape_of
-from export.lower_executorch_operators import Activation
 
 aten = torch.ops.aten
 fedss = torch.ops.fedss

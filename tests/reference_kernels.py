@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn import grad
 
-from export.lower_executorch_operators import Activation
+import export.lower_executorch_operators  # noqa: F401  # declares the operators
+from export.lower_executorch_formulas import Activation
 
 _LIBRARY = torch.library.Library("fedss", "IMPL")  # type: ignore[no-untyped-call]
 
