@@ -8,11 +8,24 @@ handed from operator to operator; those that can read it take it as it is, and o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from enum import IntEnum
 
 from torch import fx
 
-from export.lower_executorch_operators import Activation
+
+class Activation(IntEnum):
+    """As in `ondevice/native/kernels.h`."""
+
+    NONE = 0
+    RELU = 1
+    HARDSWISH = 2
+    HARDSIGMOID = 3
+
+
+Shape = tuple[int, ...]
+"""As torch has it: [B, C, H, W]."""
+ValueArguments = tuple[fx.Node, fx.Node | None, fx.Node | None, fx.Node | None, int]
+"""x, moments, gamma, beta, activation: a value as the operators take it."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +45,7 @@ class Value:
     beta: fx.Node
     activation: Activation = Activation.NONE
 
-    def arguments(self) -> tuple[Any, ...]:
+    def arguments(self) -> ValueArguments:
         return self.x, self.moments, self.gamma, self.beta, int(self.activation)
 
 
@@ -41,8 +54,8 @@ class Gated:
     """A value times a number a plane: squeeze-and-excite."""
 
     value: Value
-    gate: fx.Node
-    """[B, C]"""
+    gate: fx.Node | None
+    """[B, C]; None for the value as it is."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +63,8 @@ class PerPlane:
     """A [B, C] vector seen as [B, C, 1, 1], or spread to [B, C, H, W]."""
 
     vector: fx.Node
+    shape: Shape
+    """Of this very value: whoever reads it may have another one in hand."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +72,7 @@ class PlaneGradient:
     """planes * scale + shift, any of them absent; scale and shift are [B, C]."""
 
     planes: fx.Node | None
+    shape: Shape
     scale: fx.Node | None = None
     shift: fx.Node | None = None
 
@@ -71,7 +87,7 @@ class ThroughActivation:
 
 @dataclass(frozen=True)
 class GradientTimesValue:
-    """The product of planes and a value, of which the graph only wants the sums over planes."""
+    """The product of planes and a value of the same size, of which the graph mostly wants the sums over planes."""
 
     planes: fx.Node
     value: Value
@@ -84,5 +100,21 @@ class Transposed:
     node: fx.Node
 
 
+OnPlanes = Planes | Value | Gated | PerPlane | PlaneGradient | ThroughActivation | GradientTimesValue
 ON_PLANES = (Planes, Value, Gated, PerPlane, PlaneGradient, ThroughActivation, GradientTimesValue)
 """Everything that lies as planes; a `Transposed` matrix does not."""
+
+Known = fx.Node | OnPlanes | Transposed
+"""What may be known of one tensor; a node is in torch's own layout."""
+Given = Known | int | float | bool | None | list["Given"]
+"""What a rule may find among its arguments."""
+Result = Known | None | tuple[Known | None, ...]
+"""What a rule makes of an operator: one output, or several."""
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What a rule answers where it has nothing to say: the operator stays as it is."""
+
+
+COPIED = Copied()

@@ -7,26 +7,39 @@ new operator is a function with a line in `RULES`; one that touches no planes ne
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import Target
 
+from export.lower_executorch_arithmetic import (
+    add,
+    divide,
+    mean,
+    multiply,
+    multiply_by_number,
+    sum_of_planes,
+    sum_over,
+)
 from export.lower_executorch_convolution import convolution, convolution_backward
 from export.lower_executorch_formulas import (
+    COPIED,
     ON_PLANES,
-    Gated,
+    Activation,
+    Copied,
+    Given,
     GradientTimesValue,
+    Known,
     PerPlane,
-    PlaneGradient,
     Planes,
+    Shape,
     ThroughActivation,
     Transposed,
     Value,
 )
 from export.lower_executorch_graph import Rewrite, Rule, shape_of
-from export.lower_executorch_operators import Activation
 
 aten = torch.ops.aten
 fedss = torch.ops.fedss
@@ -42,15 +55,16 @@ def rewrite(traced: fx.GraphModule) -> fx.GraphModule:
 
 def group_norm(
     r: Rewrite,
-    x: Any,
-    gamma: Any,
-    beta: Any,
-    _batch: int,
-    _channels: int,
-    _plane: int,
-    groups: int,
-    epsilon: float,
+    x: Given,
+    gamma: Given,
+    beta: Given,
+    *rest: Given,
 ) -> tuple[Value, Value, Value]:
+    *_sizes, groups, epsilon = rest
+    if not isinstance(gamma, fx.Node) or not isinstance(beta, fx.Node):
+        r.refuse("without weight or bias")
+    assert isinstance(groups, int)
+    assert isinstance(epsilon, float)
     planes = r.planes(x)
     moments = r.emit(fedss.group_moments.default, planes, groups, epsilon)
     value = Value(planes, moments, gamma, beta)
@@ -62,26 +76,26 @@ def group_norm(
 
 
 def group_norm_backward(
-    r: Rewrite, gradient: Any, _x: Any, value: Value, *_rest: Any
+    r: Rewrite, gradient: Given, _x: Given, value: Given, *_rest: Given
 ) -> tuple[Planes, fx.Node, fx.Node]:
-    if isinstance(gradient, ThroughActivation):
-        if replace(gradient.value, activation=Activation.NONE) != value:
-            r.refuse("after the activation of another GroupNorm")
-        value, gradient = gradient.value, gradient.gradient
+    assert isinstance(value, Value)
+    if isinstance(gradient, ThroughActivation) and _before(gradient.value) == value:
+        value, parts = gradient.value, gradient.gradient
     else:
-        gradient = r.gradient(gradient)
+        parts = r.gradient(gradient, shape_of(r.at.args[0]))
     node = r.emit(
-        fedss.group_norm_gradient.default,
-        gradient.planes,
-        gradient.scale,
-        gradient.shift,
-        *value.arguments(),
+        fedss.group_norm_gradient.default, parts.planes, parts.scale, parts.shift, *value.arguments()
     )
     outputs = [r.emit(operator.getitem, node, i) for i in range(3)]
     return Planes(outputs[0]), outputs[1], outputs[2]
 
 
-def _activation(r: Rewrite, x: Any, activation: Activation) -> Any:
+def _before(value: Value) -> Value:
+    """What its activation reads."""
+    return replace(value, activation=Activation.NONE)
+
+
+def _activation(r: Rewrite, x: Given, activation: Activation) -> Known:
     if isinstance(x, Value) and x.activation is Activation.NONE:
         return replace(x, activation=activation)
     if isinstance(x, ON_PLANES):
@@ -89,180 +103,134 @@ def _activation(r: Rewrite, x: Any, activation: Activation) -> Any:
     return r.emit(fedss.activate.default, r.plain(x), int(activation))
 
 
-def _activation_backward(r: Rewrite, gradient: Any, x: Any, activation: Activation) -> Any:
+def _activation_backward(r: Rewrite, gradient: Given, x: Given, activation: Activation) -> Known:
     """`x` is the activation's input, or its output where that tells as much (ReLU)."""
-    if isinstance(x, Value) and x.activation in (Activation.NONE, activation):
-        return ThroughActivation(r.gradient(gradient), replace(x, activation=activation))
-    if isinstance(x, ON_PLANES):
+    tells = {Activation.NONE, activation} if activation is Activation.RELU else {Activation.NONE}
+    if isinstance(x, Value) and x.activation in tells:
+        parts = r.gradient(gradient, shape_of(r.at.args[0]))
+        return ThroughActivation(parts, replace(x, activation=activation))
+    if isinstance(x, ON_PLANES) or isinstance(gradient, ON_PLANES):
         arguments = (r.planes(gradient), r.planes(x), int(activation))
         return Planes(r.emit(fedss.activation_gradient.default, *arguments))
     return r.emit(fedss.activation_gradient.default, r.plain(gradient), r.plain(x), int(activation))
 
 
-def threshold_backward(r: Rewrite, gradient: Any, output: Any, threshold: float) -> Any:
+def threshold_backward(r: Rewrite, gradient: Given, output: Given, threshold: float) -> Known:
     if threshold != 0:
         r.refuse(f"with threshold {threshold}")
     return _activation_backward(r, gradient, output, Activation.RELU)
 
 
-# Pooling, squeeze-and-excite, shortcuts.
+# Pooling.
 
 
-def mean(r: Rewrite, x: Any, dims: Any, keepdim: bool = False) -> Any:
-    if not isinstance(x, (Planes, Value)):
-        return NotImplemented
-    if sorted(dim % 4 for dim in dims) != [2, 3]:
-        r.refuse(f"over dimensions {dims}")
-    pooled = r.emit(fedss.pooled_mean.default, *r.value_arguments(x))
-    return PerPlane(pooled) if keepdim else pooled
-
-
-def multiply(_: Rewrite, a: Any, b: Any) -> Any:
-    for one, other in ((a, b), (b, a)):
-        match one, other:
-            case Value(), PerPlane():
-                return Gated(one, other.vector)
-            case Planes(), PerPlane():
-                return PlaneGradient(one.node, scale=other.vector)
-            case Planes(), Value():
-                return GradientTimesValue(one.node, other)
-    return NotImplemented
-
-
-def sum_over(r: Rewrite, x: Any, dims: Any, keepdim: bool = False) -> Any:
-    if not isinstance(x, GradientTimesValue):
-        return NotImplemented
-    summed = {dim % 4 for dim in dims}
-    if keepdim:  # torch leaves out dimensions of one element
-        summed |= {dim for dim in (2, 3) if shape_of(r.at.args[0])[dim] == 1}
-    if summed != {2, 3}:
-        r.refuse(f"over dimensions {dims}")
-    pooled = r.emit(fedss.pooled_product.default, x.planes, *x.value.arguments())
-    return PerPlane(pooled) if keepdim else pooled
-
-
-def add(r: Rewrite, a: Any, b: Any) -> Any:
-    for one, other in ((a, b), (b, a)):
-        match one, other:
-            case PlaneGradient(shift=None), PerPlane():
-                return replace(one, shift=other.vector)
-            case Value(), Planes() | Value() | Gated():
-                if one is b and isinstance(a, Value):
-                    continue  # of two values the left one, the shortcut, is the one that others read too
-                residual = r.planes(other)
-                return Planes(r.emit(fedss.materialise.default, *one.arguments(), None, residual))
-    if isinstance(a, Planes) and isinstance(b, Planes):
-        return Planes(_add_planes(r, a.node, b.node))
-    if isinstance(a, ON_PLANES) or isinstance(b, ON_PLANES):
-        return Planes(r.emit(aten.add.Tensor, r.planes(a), r.planes(b)))
-    return NotImplemented
-
-
-def _add_planes(r: Rewrite, a: fx.Node, b: fx.Node) -> fx.Node:
-    """A gradient that joins another one: the product that makes it starts from the other instead of from 0."""
-    for product, other in ((a, b), (b, a)):
-        if (
-            r.is_newest(product)
-            and product.target is fedss.pointwise_input_gradient.default
-            and product.args[2] is None
-        ):
-            product.args = (*product.args[:2], other)
-            return product
-    return r.emit(aten.add.Tensor, a, b)
-
-
-def unsqueeze(r: Rewrite, x: Any, dim: int) -> Any:
-    rank = r.at.meta["val"].dim()
-    if isinstance(x, PerPlane) or (isinstance(x, fx.Node) and rank == 3 and dim in (2, -1)):
-        return PerPlane(x.vector if isinstance(x, PerPlane) else x)
-    return NotImplemented
-
-
-def squeeze(r: Rewrite, x: Any, _dim: int) -> Any:
-    if isinstance(x, GradientTimesValue):  # planes of one element: torch left out the sum over them
-        x = sum_over(r, x, [2, 3], keepdim=True)
-    if not isinstance(x, PerPlane):
-        return NotImplemented
-    return x.vector if r.at.meta["val"].dim() == 2 else x
-
-
-def expand(_: Rewrite, x: Any, _sizes: Any) -> Any:
-    return x if isinstance(x, PerPlane) else NotImplemented
-
-
-def divide(r: Rewrite, x: Any, by: float) -> Any:
-    if not isinstance(x, PerPlane):
-        return NotImplemented
-    return PerPlane(r.emit(aten.mul.Scalar, x.vector, 1.0 / by))
-
-
-def max_pool(
-    r: Rewrite,
-    x: Any,
-    kernel: Any,
-    stride: Any = (),
-    padding: Any = (0, 0),
-    dilation: Any = (1, 1),
-    ceil: bool = False,
-) -> tuple[Planes, None]:
-    window = _window(r, kernel, stride, padding, dilation, ceil)
+def max_pool(r: Rewrite, x: Given, kernel: list[int], *options: list[int]) -> tuple[Planes, None]:
+    window = _window(r, kernel, options)
+    pooled, _indices = r.at.meta["val"]
+    _check_pooled(r, shape_of(r.at.args[0]), tuple(pooled.shape), window)
     return Planes(r.emit(fedss.max_pool.default, r.planes(x), *window)), None
 
 
 def max_pool_backward(
-    r: Rewrite,
-    gradient: Any,
-    x: Any,
-    kernel: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    ceil: bool,
-    _indices: Any,
+    r: Rewrite, gradient: Given, x: Given, kernel: list[int], *options: list[int]
 ) -> Planes:
-    window = _window(r, kernel, stride, padding, dilation, ceil)
+    window = _window(r, kernel, options)
+    _check_pooled(r, shape_of(r.at.args[1]), shape_of(r.at.args[0]), window)
     arguments = (r.planes(gradient), r.planes(x), *window)
     return Planes(r.emit(fedss.max_pool_gradient.default, *arguments))
 
 
-def _window(
-    r: Rewrite, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
-) -> tuple[int, int, int]:
+def _window(r: Rewrite, kernel: list[int], options: Sequence[list[int]]) -> tuple[int, int, int]:
+    """Kernel, stride and padding."""
+    stride, padding, dilation = (*options[:3], *([], [0, 0], [1, 1])[len(options) :])
     stride = stride or kernel
-    if ceil or set(dilation) != {1} or any(len(set(sizes)) != 1 for sizes in (kernel, stride, padding)):
-        r.refuse(
-            f"with kernel {kernel}, stride {stride}, padding {padding}, dilation {dilation}, ceil {ceil}"
-        )
+    if set(dilation) != {1} or any(len(set(sizes)) != 1 for sizes in (kernel, stride, padding)):
+        r.refuse(f"with kernel {kernel}, stride {stride}, padding {padding}, dilation {dilation}")
     return kernel[0], stride[0], padding[0]
+
+
+def _check_pooled(r: Rewrite, x: Shape, pooled: Shape, window: tuple[int, int, int]) -> None:
+    """Rounding up (ceil_mode) is only refused where it makes a difference."""
+    kernel, stride, padding = window
+    rounded_down = tuple((size + 2 * padding - kernel) // stride + 1 for size in x[2:])
+    if pooled[2:] != rounded_down:
+        r.refuse(f"with ceil_mode, from {list(x[2:])} to {list(pooled[2:])} windows of {kernel}")
 
 
 # Matrices and shapes.
 
 
-def transpose(r: Rewrite, x: Any) -> Any:
+def unsqueeze(r: Rewrite, x: Given, dim: int) -> Known | Copied:
+    """A vector on its way to be seen as [B, C, 1, 1]."""
+    rank = len(shape_of(r.at))
+    if isinstance(x, PerPlane) and rank == 4 and dim % rank >= 2:
+        return x
+    if isinstance(x, fx.Node) and rank == 3 and dim % rank == 2:
+        return PerPlane(x, (*shape_of(r.at), 1))
+    return COPIED
+
+
+def squeeze(r: Rewrite, x: Given, dim: int) -> Known | Copied:
+    given, left = shape_of(r.at.args[0]), shape_of(r.at)
+    if not isinstance(x, ON_PLANES):
+        return COPIED
+    if left == given:
+        return x
+    if dim % len(given) < 2 or given[2:] not in ((1, 1), (1,)):
+        r.refuse(f"of dimension {dim} of {list(given)}")
+    if isinstance(x, GradientTimesValue):  # planes of one pixel: torch left out the sum over them
+        x = PerPlane(sum_of_planes(r, x), given)
+    vector = r.vector(x, given)
+    return vector if len(left) == 2 else PerPlane(vector, (*left, 1))
+
+
+def expand(r: Rewrite, x: Given, _sizes: Given) -> Known | Copied:
+    if not isinstance(x, ON_PLANES):
+        return COPIED
+    given, spread = shape_of(r.at.args[0]), shape_of(r.at)
+    if spread == given:
+        return x
+    if len(given) != 4 or given[2:] != (1, 1) or spread[:2] != given[:2]:
+        r.refuse(f"of {list(given)} to {list(spread)}")
+    return PerPlane(r.vector(x, given), spread)
+
+
+def transpose(r: Rewrite, x: Given) -> Known:
     return x.node if isinstance(x, Transposed) else Transposed(r.plain(x))
 
 
-def product(r: Rewrite, a: Any, b: Any, start: Any = None) -> fx.Node:
+def product_from(r: Rewrite, start: Given, a: Given, b: Given) -> Known | Copied:
+    """start + a b, with a start for every row or for every number."""
+    shape = shape_of(r.at)
+    return product(r, a, b, start) if shape_of(r.at.args[0]) in (shape, shape[1:]) else COPIED
+
+
+def product(r: Rewrite, a: Given, b: Given, start: Given = None) -> fx.Node:
     flags = [isinstance(matrix, Transposed) for matrix in (a, b)]
-    nodes: list[fx.Node] = [
-        matrix.node if isinstance(matrix, Transposed) else r.plain(matrix) for matrix in (a, b)
-    ]
-    return r.emit(fedss.product.default, *nodes, *flags, start)
+    nodes = [matrix.node if isinstance(matrix, Transposed) else r.plain(matrix) for matrix in (a, b)]
+    return r.emit(fedss.product.default, *nodes, *flags, None if start is None else r.plain(start))
 
 
-def view(r: Rewrite, x: Any, sizes: Any) -> Any:
+def view(r: Rewrite, x: Given, sizes: list[int]) -> Known | Copied:
     """Between planes and what torch flattens them to, the batch comes first."""
+    given, seen = shape_of(r.at.args[0]), shape_of(r.at)
+    if isinstance(x, PerPlane) and seen == x.shape[:2]:
+        return x.vector
+    if isinstance(x, fx.Node) and seen == (*given, 1, 1):
+        return PerPlane(x, seen)
     if isinstance(x, ON_PLANES):
         turned = r.emit(aten.permute.default, r.planes(x), [1, 0, 2, 3])
-        return r.emit(aten.view.default, r.contiguous(turned), sizes)
-    if len(sizes) == 4:
+        flat = r.emit(aten.view.default, r.contiguous(turned), sizes)
+        if len(seen) != 4:
+            return flat
+        x = flat
+    if len(seen) == 4:
         turned = r.emit(aten.permute.default, r.emit(aten.view.default, r.plain(x), sizes), [1, 0, 2, 3])
         return Planes(r.contiguous(turned))
-    return NotImplemented
+    return COPIED
 
 
-RULES: dict[Any, Rule] = {
+RULES: dict[Target, Rule] = {
     aten.detach.default: lambda _, x: x,
     aten.convolution.default: convolution,
     aten.convolution_backward.default: convolution_backward,
@@ -281,11 +249,12 @@ RULES: dict[Any, Rule] = {
     aten.unsqueeze.default: unsqueeze,
     aten.squeeze.dim: squeeze,
     aten.expand.default: expand,
+    aten.mul.Scalar: multiply_by_number,
     aten.div.Scalar: divide,
     aten.max_pool2d_with_indices.default: max_pool,
     aten.max_pool2d_with_indices_backward.default: max_pool_backward,
     aten.t.default: transpose,
     aten.mm.default: product,
-    aten.addmm.default: lambda r, start, a, b: product(r, a, b, start),
+    aten.addmm.default: product_from,
     aten.view.default: view,
 }

@@ -1,6 +1,7 @@
 // Dense and depthwise convolutions as operators of ExecuTorch.  A dense one is, image by image, a matrix product with the
 // image's patches; a depthwise one reads its input through GroupNorm and activation.
 #include <memory>
+#include <utility>
 
 #include "kernels.h"
 #include "operator_call.h"
@@ -17,7 +18,8 @@ struct DenseInput {
 };
 
 DenseInput dense_input(const Tensor& x, bool batch_first) {
-  const Shape shape = batch_first ? Shape{x.size(1), x.size(0), x.size(2), x.size(3)} : shape_of(x);
+  Shape shape = shape_of(x);
+  if (batch_first) std::swap(shape.channels, shape.batch);
   if (batch_first) return {data(x), shape, shape.plane(), shape.channels * shape.plane()};
   return {data(x), shape, shape.row(), shape.plane()};
 }
@@ -43,12 +45,14 @@ void gather(const DenseInput& x, int64_t image, Shape out_shape, Window window, 
 // x, weight, bias?, stride, padding, batch_first
 void convolution(KernelRuntimeContext& context, Span<EValue*> values) {
   Call call(context, values);
-  const Tensor &x_tensor = call.tensor(), &weight = call.tensor();
+  const Tensor &x_tensor = call.planes(), &weight = call.planes();
   const Tensor* bias = call.optional_tensor();
-  const Window window{weight.size(2), call.integer(), call.integer()};
+  const Window window{size(weight, 2), call.integer(), call.integer()};
   const DenseInput x = dense_input(x_tensor, call.boolean());
-  const Shape shape = convolved(weight.size(0), x.shape, window);
-  float* out = call.output({shape.channels, shape.batch, shape.height, shape.width});
+  const Shape shape = convolved(size(weight, 0), x.shape, window);
+  call.require(fits(window, x.shape) && has_sizes(bias, {shape.channels}));
+  call.require(has_sizes(weight, {shape.channels, x.shape.channels, window.kernel, window.kernel}));
+  float* out = call.output(shape);
   if (!out) return;
   Patches patches(x.shape, shape, window);
   for (int64_t image = 0; image < shape.batch; image++) {
@@ -61,12 +65,14 @@ void convolution(KernelRuntimeContext& context, Span<EValue*> values) {
 // gradient, weight, stride, padding, height, width
 void convolution_input_gradient(KernelRuntimeContext& context, Span<EValue*> values) {
   Call call(context, values);
-  const Tensor &gradient = call.tensor(), &weight = call.tensor();
-  const Window window{weight.size(2), call.integer(), call.integer()};
+  const Tensor &gradient = call.planes(), &weight = call.planes();
+  const Window window{size(weight, 2), call.integer(), call.integer()};
   const Shape out_shape = shape_of(gradient);
   const int64_t height = call.integer(), width = call.integer();
-  const Shape shape{weight.size(1), out_shape.batch, height, width};
-  float* out = call.output({shape.channels, shape.batch, height, width});
+  const Shape shape{size(weight, 1), out_shape.batch, height, width};
+  call.require(fits(window, shape) && has_sizes(gradient, convolved(out_shape.channels, shape, window)));
+  call.require(has_sizes(weight, {out_shape.channels, shape.channels, window.kernel, window.kernel}));
+  float* out = call.output(shape);
   if (!out) return;
   Patches patches(shape, out_shape, window);
   for (int64_t image = 0; image < shape.batch; image++) {
@@ -82,10 +88,11 @@ void convolution_input_gradient(KernelRuntimeContext& context, Span<EValue*> val
 // gradient, x, kernel, stride, padding, batch_first
 void convolution_weight_gradient(KernelRuntimeContext& context, Span<EValue*> values) {
   Call call(context, values);
-  const Tensor &gradient = call.tensor(), &x_tensor = call.tensor();
+  const Tensor &gradient = call.planes(), &x_tensor = call.planes();
   const Window window{call.integer(), call.integer(), call.integer()};
   const DenseInput x = dense_input(x_tensor, call.boolean());
   const Shape out_shape = shape_of(gradient);
+  call.require(fits(window, x.shape) && has_sizes(gradient, convolved(out_shape.channels, x.shape, window)));
   float* out = call.output({out_shape.channels, x.shape.channels, window.kernel, window.kernel});
   if (!out) return;
   Patches patches(x.shape, out_shape, window);
@@ -98,14 +105,21 @@ void convolution_weight_gradient(KernelRuntimeContext& context, Span<EValue*> va
   }
 }
 
+// Those that depthwise.cpp is written for.
+bool is_depthwise(Window window) {
+  return (window.kernel == 3 || window.kernel == 5) && (window.stride == 1 || window.stride == 2);
+}
+
 // value, weight, stride
 void depthwise(KernelRuntimeContext& context, Span<EValue*> values) {
   Call call(context, values);
   const Normalised value = normalised(call);
-  const Tensor& weight = call.tensor();
-  const Window window{weight.size(2), call.integer(), weight.size(2) / 2};
+  const Tensor& weight = call.planes();
+  const Window window{size(weight, 2), call.integer(), size(weight, 2) / 2};
   const Shape shape = convolved(value.shape.channels, value.shape, window);
-  float* out = call.output({shape.channels, shape.batch, shape.height, shape.width});
+  call.require(is_depthwise(window) && fits(window, value.shape));
+  call.require(has_sizes(weight, {shape.channels, 1, window.kernel, window.kernel}));
+  float* out = call.output(shape);
   if (!out) return;
   share(shape.channels, shape.channels * shape.row() * window.kernel * window.kernel,
         [&](int64_t begin, int64_t end) { kernels().depthwise(value, data(weight), window, out, begin, end); });
@@ -114,12 +128,15 @@ void depthwise(KernelRuntimeContext& context, Span<EValue*> values) {
 // gradient, weight, stride, height, width
 void depthwise_input_gradient(KernelRuntimeContext& context, Span<EValue*> values) {
   Call call(context, values);
-  const Tensor &gradient = call.tensor(), &weight = call.tensor();
-  const Window window{weight.size(2), call.integer(), weight.size(2) / 2};
+  const Tensor &gradient = call.planes(), &weight = call.planes();
+  const Window window{size(weight, 2), call.integer(), size(weight, 2) / 2};
   const Shape out_shape = shape_of(gradient);
   const int64_t height = call.integer(), width = call.integer();
   const Shape shape{out_shape.channels, out_shape.batch, height, width};
-  float* out = call.output({shape.channels, shape.batch, height, width});
+  call.require(is_depthwise(window) && fits(window, shape));
+  call.require(has_sizes(gradient, convolved(shape.channels, shape, window)));
+  call.require(has_sizes(weight, {shape.channels, 1, window.kernel, window.kernel}));
+  float* out = call.output(shape);
   if (!out) return;
   share(shape.channels, shape.channels * out_shape.row() * window.kernel * window.kernel, [&](int64_t begin, int64_t end) {
     kernels().depthwise_input_gradient(data(gradient), out_shape, data(weight), window, out, shape, begin, end);
@@ -133,6 +150,8 @@ void depthwise_weight_gradient(KernelRuntimeContext& context, Span<EValue*> valu
   const Normalised value = normalised(call);
   const int64_t kernel = call.integer();
   const Window window{kernel, call.integer(), kernel / 2};
+  call.require(is_depthwise(window) && fits(window, value.shape));
+  call.require(has_sizes(gradient, convolved(value.shape.channels, value.shape, window)));
   float* out = call.output({value.shape.channels, 1, kernel, kernel});
   if (!out) return;
   share(value.shape.channels, gradient.numel() * kernel * kernel, [&](int64_t begin, int64_t end) {

@@ -1,12 +1,15 @@
 // Max-pooling and its gradient.  The gradient finds the maximum again instead of keeping indices: the runtime's own
 // kernel, which keeps them, returns wrong gradients (seen in ExecuTorch 1.4.1 and 1.5.1).
+#include <cmath>
+
 #include "kernels.h"
 #include "vector.h"
 
 namespace fedss::FEDSS_ISA {
 namespace {
 
-// The position of the first largest element of a window, as torch breaks ties.
+// The position of the first largest element of a window, as torch breaks ties; -1 if it lies outside the plane, which the
+// operators rule out and the kernels leave alone.
 inline int64_t largest(const float* plane, Shape shape, Window window, int64_t h, int64_t w) {
   int64_t best = -1;
   for (int64_t i = 0; i < window.kernel; i++)
@@ -31,7 +34,8 @@ inline void for_each_window(Shape shape, Shape out_shape, int64_t begin, int64_t
 
 void max_pool(const float* x, Shape shape, Window window, float* out, Shape out_shape, int64_t begin, int64_t end) {
   for_each_window(shape, out_shape, begin, end, [&](int64_t plane, int64_t at, int64_t h, int64_t w) {
-    out[at] = x[plane + largest(x + plane, shape, window, h, w)];
+    const int64_t best = largest(x + plane, shape, window, h, w);
+    out[at] = best < 0 ? -INFINITY : x[plane + best];
   });
 }
 
@@ -40,7 +44,8 @@ void max_pool_gradient(
     int64_t begin, int64_t end) {
   std::memset(x_gradient + begin * shape.row(), 0, (end - begin) * shape.row() * sizeof(float));
   for_each_window(shape, out_shape, begin, end, [&](int64_t plane, int64_t at, int64_t h, int64_t w) {
-    x_gradient[plane + largest(x + plane, shape, window, h, w)] += gradient[at];
+    const int64_t best = largest(x + plane, shape, window, h, w);
+    if (best >= 0) x_gradient[plane + best] += gradient[at];
   });
 }
 

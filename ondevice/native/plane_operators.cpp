@@ -9,10 +9,11 @@ namespace {
 // x, groups, epsilon -> [2, groups, batch]
 void group_moments(KernelRuntimeContext& context, Span<EValue*> values) {
   Call call(context, values);
-  const Tensor& x = call.tensor();
+  const Tensor& x = call.planes();
   const int64_t groups = call.integer();
   const float epsilon = static_cast<float>(call.number());
   const Shape shape = shape_of(x);
+  call.require(groups >= 1 && shape.channels % groups == 0);
   float* out = call.output({2, groups, shape.batch});
   if (!out) return;
   share(groups, x.numel(), [&](int64_t begin, int64_t end) {
@@ -23,13 +24,15 @@ void group_moments(KernelRuntimeContext& context, Span<EValue*> values) {
 // planes?, scale?, shift?, value -> x', gamma', beta'
 void group_norm_gradient(KernelRuntimeContext& context, Span<EValue*> values) {
   Call call(context, values);
-  Gradient gradient;
-  gradient.planes = data(call.optional_tensor());
-  gradient.scale = data(call.optional_tensor());
-  gradient.shift = data(call.optional_tensor());
+  const Tensor* planes = call.optional_tensor();
+  const Tensor* scale = call.optional_tensor();
+  const Tensor* shift = call.optional_tensor();
   const Normalised value = normalised(call);
   const Shape shape = value.shape;
-  float* x_gradient = call.output({shape.channels, shape.batch, shape.height, shape.width});
+  call.require(value.moments != nullptr && has_sizes(planes, shape));
+  call.require(has_sizes(scale, {shape.batch, shape.channels}) && has_sizes(shift, {shape.batch, shape.channels}));
+  const Gradient gradient{data(planes), data(scale), data(shift)};
+  float* x_gradient = call.output(shape);
   float* gamma_gradient = call.output({shape.channels});
   float* beta_gradient = call.output({shape.channels});
   if (!x_gradient || !gamma_gradient || !beta_gradient) return;
@@ -44,7 +47,8 @@ void materialise(KernelRuntimeContext& context, Span<EValue*> values) {
   const Normalised value = normalised(call);
   const Tensor *gate = call.optional_tensor(), *residual = call.optional_tensor();
   const Shape shape = value.shape;
-  float* out = call.output({shape.channels, shape.batch, shape.height, shape.width});
+  call.require(has_sizes(gate, {shape.batch, shape.channels}) && has_sizes(residual, shape));
+  float* out = call.output(shape);
   if (!out) return;
   share(shape.channels, shape.channels * shape.row(), [&](int64_t begin, int64_t end) {
     kernels().materialise(value, data(gate), data(residual), out, begin, end);
@@ -68,6 +72,7 @@ void pooled_product(KernelRuntimeContext& context, Span<EValue*> values) {
   const Tensor& gradient = call.tensor();
   const Normalised value = normalised(call);
   const Shape shape = value.shape;
+  call.require(has_sizes(gradient, shape));
   float* out = call.output({shape.batch, shape.channels});
   if (!out) return;
   share(shape.channels, shape.channels * shape.row(),
@@ -77,7 +82,7 @@ void pooled_product(KernelRuntimeContext& context, Span<EValue*> values) {
 // x -> [channels]
 void channel_sums(KernelRuntimeContext& context, Span<EValue*> values) {
   Call call(context, values);
-  const Tensor& x = call.tensor();
+  const Tensor& x = call.planes();
   const Shape shape = shape_of(x);
   float* out = call.output({shape.channels});
   if (!out) return;
@@ -99,6 +104,7 @@ void activation_gradient(KernelRuntimeContext& context, Span<EValue*> values) {
   Call call(context, values);
   const Tensor &gradient = call.tensor(), &x = call.tensor();
   const Activation activation = call.activation();
+  call.require(gradient.sizes() == x.sizes());
   float* out = call.output_like(x);
   if (!out) return;
   share(x.numel(), x.numel(), [&](int64_t begin, int64_t end) {
@@ -109,10 +115,11 @@ void activation_gradient(KernelRuntimeContext& context, Span<EValue*> values) {
 // x, kernel, stride, padding
 void max_pool(KernelRuntimeContext& context, Span<EValue*> values) {
   Call call(context, values);
-  const Tensor& x = call.tensor();
+  const Tensor& x = call.planes();
   const Window window{call.integer(), call.integer(), call.integer()};
   const Shape shape = shape_of(x), out_shape = convolved(shape.channels, shape, window);
-  float* out = call.output({out_shape.channels, out_shape.batch, out_shape.height, out_shape.width});
+  call.require(pools(window, shape));
+  float* out = call.output(out_shape);
   if (!out) return;
   share(shape.channels, x.numel(), [&](int64_t begin, int64_t end) {
     kernels().max_pool(data(x), shape, window, out, out_shape, begin, end);
@@ -122,9 +129,10 @@ void max_pool(KernelRuntimeContext& context, Span<EValue*> values) {
 // gradient, x, kernel, stride, padding
 void max_pool_gradient(KernelRuntimeContext& context, Span<EValue*> values) {
   Call call(context, values);
-  const Tensor &gradient = call.tensor(), &x = call.tensor();
+  const Tensor &gradient = call.tensor(), &x = call.planes();
   const Window window{call.integer(), call.integer(), call.integer()};
   const Shape shape = shape_of(x);
+  call.require(pools(window, shape) && has_sizes(gradient, convolved(shape.channels, shape, window)));
   float* out = call.output_like(x);
   if (!out) return;
   share(shape.channels, x.numel(), [&](int64_t begin, int64_t end) {

@@ -13,11 +13,13 @@ void product(KernelRuntimeContext& context, Span<EValue*> values) {
   const bool transpose_a = call.boolean(), transpose_b = call.boolean();
   const Tensor* start = call.optional_tensor();
   Product p{};
-  p.rows = a.size(transpose_a ? 1 : 0);
-  p.depth = a.size(transpose_a ? 0 : 1);
-  p.columns = b.size(transpose_b ? 0 : 1);
-  p.a = transpose_a ? row_major(data(a), a.size(1)).transposed() : row_major(data(a), a.size(1));
-  p.b = transpose_b ? row_major(data(b), b.size(1)).transposed() : row_major(data(b), b.size(1));
+  p.rows = size(a, transpose_a ? 1 : 0);
+  p.depth = size(a, transpose_a ? 0 : 1);
+  p.columns = size(b, transpose_b ? 0 : 1);
+  call.require(a.dim() == 2 && b.dim() == 2 && size(b, transpose_b ? 1 : 0) == p.depth);
+  call.require(has_sizes(start, {p.columns}) || has_sizes(start, {p.rows, p.columns}));
+  p.a = transpose_a ? row_major(data(a), size(a, 1)).transposed() : row_major(data(a), size(a, 1));
+  p.b = transpose_b ? row_major(data(b), size(b, 1)).transposed() : row_major(data(b), size(b, 1));
   if (start) p.start = {data(start), start->dim() == 1 ? 0 : p.columns, 1};
   p.out = call.output({p.rows, p.columns});
   p.out_row_stride = p.columns;
@@ -28,10 +30,11 @@ void product(KernelRuntimeContext& context, Span<EValue*> values) {
 // x, weight, bias? -> weight x: a 1x1 convolution
 void pointwise(KernelRuntimeContext& context, Span<EValue*> values) {
   Call call(context, values);
-  const Tensor &x = call.tensor(), &weight = call.tensor();
+  const Tensor &x = call.planes(), &weight = call.planes();
   const Tensor* bias = call.optional_tensor();
   const Shape shape = shape_of(x);
-  const int64_t channels = weight.size(0);
+  const int64_t channels = size(weight, 0);
+  call.require(has_sizes(weight, {channels, shape.channels, 1, 1}) && has_sizes(bias, {channels}));
   float* out = call.output({channels, shape.batch, shape.height, shape.width});
   if (!out) return;
   multiply({channels, shape.row(), shape.channels, row_major(data(weight), shape.channels), row_major(data(x), shape.row()),
@@ -41,10 +44,12 @@ void pointwise(KernelRuntimeContext& context, Span<EValue*> values) {
 // gradient, weight, start? -> start + weight^T gradient
 void pointwise_input_gradient(KernelRuntimeContext& context, Span<EValue*> values) {
   Call call(context, values);
-  const Tensor &gradient = call.tensor(), &weight = call.tensor();
+  const Tensor &gradient = call.planes(), &weight = call.planes();
   const Tensor* start = call.optional_tensor();
   const Shape shape = shape_of(gradient);
-  const int64_t channels = weight.size(1);
+  const int64_t channels = size(weight, 1);
+  call.require(has_sizes(weight, {shape.channels, channels, 1, 1}));
+  call.require(has_sizes(start, {channels, shape.batch, shape.height, shape.width}));
   float* out = call.output({channels, shape.batch, shape.height, shape.width});
   if (!out) return;
   multiply({channels, shape.row(), shape.channels, row_major(data(weight), channels).transposed(),
@@ -54,9 +59,10 @@ void pointwise_input_gradient(KernelRuntimeContext& context, Span<EValue*> value
 // gradient, x -> gradient x^T
 void pointwise_weight_gradient(KernelRuntimeContext& context, Span<EValue*> values) {
   Call call(context, values);
-  const Tensor &gradient = call.tensor(), &x = call.tensor();
+  const Tensor &gradient = call.planes(), &x = call.planes();
   const Shape shape = shape_of(x);
-  const int64_t channels = gradient.size(0);
+  const int64_t channels = size(gradient, 0);
+  call.require(has_sizes(gradient, {channels, shape.batch, shape.height, shape.width}));
   float* out = call.output({channels, shape.channels, 1, 1});
   if (!out) return;
   multiply({channels, shape.channels, shape.row(), row_major(data(gradient), shape.row()),
