@@ -11,6 +11,7 @@ a parameter can have, is replaced by a plain output `gradient/columns`.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from onnx import helper
 from torch import fx
 
 from export.onnx_graph import IR_VERSION
+from export.onnx_group_norm import row_means
 from export.onnx_operators import formulation_of
 from export.onnx_translation import Formulation, Translation, Value, shape_of
 from export.trace import step_inputs, trace_loss
@@ -123,9 +125,9 @@ def _group_norm(
 ) -> tuple[Value, ...]:
     groups, epsilon = int(rest[0]), rest[1]
     g, shape = t.graph, shape_of(x)
-    grouped = g.reshape(t.full(x), shape[0], groups, -1)
-    centred = g.subtract(grouped, g.call("ReduceMean", grouped, g.integers(2)))
-    variance = g.call("ReduceMean", g.multiply(centred, centred), g.integers(2))
+    rows, length = (shape[0], groups), math.prod(shape[1:]) // groups
+    centred = g.subtract(g.reshape(t.full(x), *rows, length), row_means(g, t.full(x), rows, length))
+    variance = row_means(g, g.multiply(centred, centred), rows, length)
     normed = g.call("Div", centred, g.call("Sqrt", g.add(variance, g.number(epsilon))))
     scaled = g.multiply(g.reshape(normed, *shape), g.reshape(t.full(scale), -1, 1, 1))
     return (Value(g.add(scaled, g.reshape(t.full(shift), -1, 1, 1)), shape),)
