@@ -8,7 +8,6 @@ sums of products are taken without writing the products to memory (`row_products
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,8 +18,8 @@ FUSED_PRODUCT_LENGTH = 576
 """From so many numbers a row, `row_products` is faster as one grouped convolution than as Mul and ReduceSum."""
 
 
-MEAN_PIECE = 64
-"""Long sums are taken of pieces of about so many numbers, then of the pieces: shorter ones would cost time."""
+MEAN_PIECE = 48
+"""Long sums are taken of pieces of at least so many numbers, then of the pieces: shorter ones would cost time."""
 
 
 def forward(
@@ -136,14 +135,13 @@ def row_means(graph: GraphBuilder, x: str, rows: Sequence[int], length: int) -> 
     return graph.call("ReduceMean", graph.reshape(x, *rows, length), graph.integers(len(rows)))
 
 
-def _pieces(length: int, best: int) -> int:
-    """Into how many equal pieces a long sum is split, so that they are about as long as is best.
+def _pieces(length: int, shortest: int) -> int:
+    """Into how many equal pieces a long sum is split, none of them shorter than `shortest`.
 
     The runtime adds one number after the other, so that over a flat image, where all of them are equal, every addition
     rounds the same way.
     """
-    lengths = [piece for piece in range(min(best // 2, length), length + 1) if length % piece == 0]
-    return length // min(lengths, key=lambda piece: max(piece / best, best / piece))
+    return max((count for count in range(1, length // shortest + 1) if length % count == 0), default=1)
 
 
 def _centred(graph: GraphBuilder, shape: Sequence[int], groups: int, x: str, mean: str) -> str:
