@@ -84,7 +84,7 @@ Window = tuple[int | tuple[int, int], int, int, int, bool]
 REFUSED: tuple[Window, ...] = ((2, 2, 1, 2, True), (2, 3, 1, 2, True), ((2, 3), 3, 1, 2, True))
 WINDOWS = [
     window
-    for window in itertools.product((2, 3, (2, 3)), (1, 2, 3), (0, 1), (1, 2), (False, True))
+    for window in itertools.product((2, (2, 3)), (2, 3), (0, 1), (1, 2), (False, True))
     if window not in REFUSED
 ]
 
