@@ -56,7 +56,7 @@ PYTHON_PACKAGES = (
 PYTHON_CLIENT = "android_harness.onnxruntime_client"
 ONDEVICE_MODULES = (
     *("__init__", "artifact", "class_sampling", "client", "device_files", "golden_step", "local_training"),
-    *("padding", "portable_random", "safetensors_file", "vocabulary", "wire"),
+    *("onnx_file", "padding", "portable_random", "safetensors_file", "vocabulary", "wire"),
     *("backends/__init__", "backends/onnxruntime_module"),
 )
 """What the Python client imports of `ondevice`; none of it needs torch."""
