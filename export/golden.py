@@ -1,18 +1,21 @@
 """What a step must give: float64 eager is the truth, and what float32 may be off it is the yardstick.
 
-That is eager float32's own distance, or that of the float64 step with every activation that rounding may push across a kink
-on the other side of it (`kinks`), whichever is more.  Examples are independent of each other (GroupNorm), so we draw more
-than we need and keep those that stay clearest of kinks.
+That is the most of three: eager float32's own distance; that of eager with its inputs moved by one rounding, some times
+over, because over a flat image all roundings are the same few and eager's own may happen to be lucky; and that of the
+float64 step with every activation that rounding may push across a kink on the other side of it (`kinks`).  Examples are
+independent of each other (GroupNorm), so we draw more than we need and keep those that stay clearest of kinks.
 """
 
 from __future__ import annotations
 
+import copy
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from export.golden_images import kind_of
 from export.kinks import AcrossKinks, clearance, roundings_of
 from ondevice.backends import Batch
 from ondevice.extractors import build_extractor
@@ -21,20 +24,21 @@ from ondevice.train_step import TrainStep, loss_and_gradients
 from ondevice.vocabulary import EXCLUDED, FloatArray, Parameters, StepSpec
 
 CANDIDATES_PER_EXAMPLE = 4
+NEIGHBOURS = 4
+"""Eager steps from inputs that differ by a rounding."""
 EXAMPLES_AT_ONCE = 4
 """Float64 activations are large; examples are independent, so references are computed in pieces and added."""
 
 
 def draw_images(step: TrainStep, count: int, seed: int) -> FloatArray:
-    """[count, C, H, W]: of seeded noise images, those that stay clearest of kinks.  `step` is in float64."""
+    """[count, C, H, W]: of several images of each kind, the one that stays clearest of kinks.  `step` is in float64."""
     random = np.random.default_rng(seed)
-    candidates = random.standard_normal((CANDIDATES_PER_EXAMPLE * count, *step.spec.image_shape), np.float32)
-    clearances = [
-        clearance(step.extractor, candidates[start : start + EXAMPLES_AT_ONCE])
-        for start in range(0, len(candidates), EXAMPLES_AT_ONCE)
-    ]
-    clearest = np.argsort(-np.concatenate(clearances), kind="stable")[:count]
-    return candidates[np.sort(clearest)]
+    chosen = []
+    for position in range(count):
+        draw = kind_of(position)
+        candidates = np.stack([draw(random, step.spec.image_shape) for _ in range(CANDIDATES_PER_EXAMPLE)])
+        chosen.append(candidates[np.argmax(clearance(step.extractor, candidates))])
+    return np.stack(chosen)
 
 
 def expected_step(step: TrainStep, images: FloatArray, width: int, seed: int) -> GoldenStep:
@@ -55,6 +59,7 @@ def expected_step(step: TrainStep, images: FloatArray, width: int, seed: int) ->
     rounded = [
         _outputs(float32_copy(step), columns, adjust, batch),
         _outputs(step, columns, adjust, batch, across_kinks=True),
+        *(_outputs(_neighbour(step, random), columns, adjust, batch) for _ in range(NEIGHBOURS)),
     ]
     distance = {
         name: max(float(torch.linalg.vector_norm(found[name].double() - exact[name])) for _, found in rounded)
@@ -88,9 +93,18 @@ def float32_copy(step: TrainStep) -> TrainStep:
 
 
 def _copy(step: TrainStep, dtype: torch.dtype) -> TrainStep:
-    extractor = build_extractor(step.spec)
-    extractor.load_state_dict(step.extractor.state_dict())
-    return TrainStep(step.spec, extractor.to(dtype))
+    return TrainStep(step.spec, copy.deepcopy(step.extractor).to(dtype))
+
+
+def _neighbour(step: TrainStep, random: np.random.Generator) -> TrainStep:
+    """In single precision, with every weight replaced by the next number above or below it."""
+    neighbour = float32_copy(step)
+    for tensor in neighbour.extractor.parameters():
+        direction = torch.from_numpy(
+            random.choice(np.array([-np.inf, np.inf], np.float32), tuple(tensor.shape))
+        )
+        tensor.data = torch.nextafter(tensor.data, direction)
+    return neighbour
 
 
 def _outputs(

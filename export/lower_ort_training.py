@@ -11,6 +11,7 @@ a parameter can have, is replaced by a plain output `gradient/columns`.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import tempfile
@@ -24,8 +25,9 @@ from onnx import helper
 from torch import fx
 
 from export.onnx_graph import IR_VERSION
+from export.onnx_group_norm import row_means
 from export.onnx_operators import formulation_of
-from export.onnx_translation import Formulation, Translation, Value, shape_of
+from export.onnx_translation import Formulation, Translation, Value, refused, shape_of
 from export.trace import step_inputs, trace_loss
 from ondevice.train_step import TrainStep
 
@@ -112,20 +114,22 @@ def _port(ports: Iterable[onnx.ValueInfoProto], name: str) -> onnx.ValueInfoProt
 
 def _group_norm(
     t: Translation,
-    _: fx.Node,
+    node: fx.Node,
     x: fx.Node,
-    scale: fx.Node,
-    shift: fx.Node,
+    scale: fx.Node | None,
+    shift: fx.Node | None,
+    _: int,
     __: int,
     ___: int,
-    ____: int,
-    *rest: float,
+    groups: int,
+    epsilon: float,
 ) -> tuple[Value, ...]:
-    groups, epsilon = int(rest[0]), rest[1]
     g, shape = t.graph, shape_of(x)
-    grouped = g.reshape(t.full(x), shape[0], groups, -1)
-    centred = g.subtract(grouped, g.call("ReduceMean", grouped, g.integers(2)))
-    variance = g.call("ReduceMean", g.multiply(centred, centred), g.integers(2))
+    if scale is None or shift is None or len(shape) != 4:
+        raise refused(node, "GroupNorm is formulated for images, with a weight and a bias")
+    rows, length = (shape[0], groups), math.prod(shape[1:]) // groups
+    centred = g.subtract(g.reshape(t.full(x), *rows, length), row_means(g, t.full(x), rows, length))
+    variance = row_means(g, g.multiply(centred, centred), rows, length)
     normed = g.call("Div", centred, g.call("Sqrt", g.add(variance, g.number(epsilon))))
     scaled = g.multiply(g.reshape(normed, *shape), g.reshape(t.full(scale), -1, 1, 1))
     return (Value(g.add(scaled, g.reshape(t.full(shift), -1, 1, 1)), shape),)
@@ -148,6 +152,8 @@ def _reciprocal_root(t: Translation, node: fx.Node, x: fx.Node) -> Value:
 def _logsumexp(t: Translation, node: fx.Node, x: fx.Node, axes: list[int]) -> Value:
     """x − LogSoftmax(x) is logsumexp(x) in every place, but rounds badly where a class is excluded.  The average of the
     places, weighted by Softmax(x), leaves those out and changes neither the value nor its gradient."""
+    if len(axes) != 1:
+        raise refused(node)
     g, name, axis = t.graph, t.full(x), axes[0]
     everywhere = g.subtract(name, g.call("LogSoftmax", name, axis=axis))
     return Value(g.sum(g.multiply(g.call("Softmax", name, axis=axis), everywhere), axis), shape_of(node))

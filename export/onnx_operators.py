@@ -1,7 +1,7 @@
 """ATen operators in ONNX operators: the table, and the short formulations.
 
-A formulation takes the translation, the traced node and the node's arguments.  Those that decide the speed have
-files of their own (`onnx_convolution`, `onnx_group_norm`).  A new architecture needs, at the most, an entry here for
+A formulation takes the translation, the traced node and the node's arguments; one that it does not take is refused.
+Those of whole layers are in `onnx_layers`.  A new architecture needs, at the most, an entry here for
 an operator that the others did not have.
 """
 
@@ -15,31 +15,37 @@ import torch
 from onnx import TensorProto
 from torch import fx
 
-from export import onnx_convolution, onnx_group_norm
+from export import onnx_group_norm, onnx_layers
 from export.onnx_graph import GraphBuilder
-from export.onnx_translation import Formulation, Translation, Value, shape_of
+from export.onnx_translation import Formulation, Translation, Value, refused, shape_of
 from export.unsupported_operator import UnsupportedOperator
 
 aten = torch.ops.aten
 
 
-def _elementwise(operator_name: str) -> Formulation:
-    def formulation(t: Translation, node: fx.Node, *operands: fx.Node | float) -> Value:
-        if node.kwargs:
-            raise UnsupportedOperator(
-                f"{node.target} (at {node.name}) with {dict(node.kwargs)}: write it without"
-            )
-        return t.elementwise(operator_name, *operands)
+def _elementwise(operator_name: str, operands: int) -> Formulation:
+    def formulation(t: Translation, node: fx.Node, *given: fx.Node | float) -> Value:
+        if len(given) != operands:
+            raise refused(node)
+        return t.elementwise(operator_name, *given)
 
     return formulation
 
 
-def _add(t: Translation, _: fx.Node, left: fx.Node, right: fx.Node | float) -> Value:
+def _add(t: Translation, _: fx.Node, left: fx.Node, right: fx.Node | float, *, alpha: float = 1) -> Value:
+    if alpha != 1:
+        return t.elementwise("Add", left, t.elementwise("Mul", right, alpha))
     if isinstance(right, fx.Node):
         planes = _scaled_planes(t, left, right) or _scaled_planes(t, right, left)
         if planes:
             return planes
     return t.elementwise("Add", left, right)
+
+
+def _subtract(
+    t: Translation, _: fx.Node, left: fx.Node, right: fx.Node | float, *, alpha: float = 1
+) -> Value:
+    return t.elementwise("Sub", left, right if alpha == 1 else t.elementwise("Mul", right, alpha))
 
 
 def _scaled_planes(t: Translation, scaled: fx.Node, shift: fx.Node) -> Value | None:
@@ -48,8 +54,8 @@ def _scaled_planes(t: Translation, scaled: fx.Node, shift: fx.Node) -> Value | N
     if scaled.target is not aten.mul.Tensor or len(shape) != 4:
         return None
     x, gate = scaled.args
-    assert isinstance(x, fx.Node)
-    assert isinstance(gate, fx.Node)
+    if not isinstance(x, fx.Node) or not isinstance(gate, fx.Node):
+        return None
     planes = (*shape[:2], 1, 1)
     if t.compact(gate).shape != planes or t.compact(shift).shape != planes or t.compact(x).shape != shape:
         return None
@@ -69,12 +75,14 @@ def _expand(t: Translation, _: fx.Node, x: fx.Node, __: Sequence[int]) -> Value:
     return t.compact(x)
 
 
-def _reshape(t: Translation, node: fx.Node, x: fx.Node, *_: object) -> Value:
+def _reshape(t: Translation, node: fx.Node, x: fx.Node, _: int | Sequence[int]) -> Value:
     """view, unsqueeze, squeeze: at most one size is symbolic, so -1 can stand for it."""
     return Value(t.graph.reshape(t.full(x), *shape_of(node)), shape_of(node))
 
 
 def _transpose(t: Translation, node: fx.Node, x: fx.Node) -> Value:
+    if len(shape_of(x)) != 2:
+        raise refused(node, "only matrices have an ONNX formulation")
     return Value(t.graph.transpose(t.full(x), 1, 0), shape_of(node))
 
 
@@ -122,7 +130,9 @@ def _width(_: Translation, __: fx.Node, ___: fx.Node, ____: int) -> Value:
     return Value("", ())
 
 
-def _to_float(t: Translation, node: fx.Node, x: fx.Node) -> Value:
+def _to_float(t: Translation, node: fx.Node, x: fx.Node, *, dtype: torch.dtype) -> Value:
+    if dtype is not torch.float32:
+        raise refused(node)
     return Value(t.graph.call("Cast", t.full(x), to=TensorProto.FLOAT), shape_of(node))
 
 
@@ -142,6 +152,8 @@ def _select_backward(
     t: Translation, node: fx.Node, dy: fx.Node, _: Sequence[int], axis: int, index: int
 ) -> Value:
     size = shape_of(node)[axis]
+    if size == -1:
+        raise refused(node)
     before = index % size
     spread = t.graph.call("Unsqueeze", t.full(dy), t.graph.integers(axis))
     return Value(
@@ -160,9 +172,12 @@ def _slice_backward(
 ) -> Value:
     if shape_of(node) == shape_of(dy):
         return t.compact(dy)
-    assert step == 1
-    after = shape_of(node)[axis] - start - shape_of(dy)[axis]
-    return Value(_zero_padded(t.graph, t.full(dy), shape_of(node), axis, start, after), shape_of(node))
+    size = shape_of(node)[axis]
+    if step != 1 or size == -1:
+        raise refused(node)
+    before = max(0, start + size) if start < 0 else start
+    after = size - before - shape_of(dy)[axis]
+    return Value(_zero_padded(t.graph, t.full(dy), shape_of(node), axis, before, after), shape_of(node))
 
 
 def _zero_padded(
@@ -199,162 +214,10 @@ def _hardsigmoid_backward(t: Translation, node: fx.Node, dy: fx.Node, x: fx.Node
 
 def _relu_backward(t: Translation, node: fx.Node, dy: fx.Node, y: fx.Node, threshold: float) -> Value:
     """HardSigmoid with a huge slope is 0 up to 0 and 1 above it, and is vectorised, as comparisons are not."""
-    assert threshold == 0
+    if threshold != 0:
+        raise refused(node)
     step = t.graph.call("HardSigmoid", t.full(y), alpha=1e30, beta=0.0)
     return Value(t.graph.multiply(t.compact(dy).name, step), shape_of(node))
-
-
-def _convolution(
-    t: Translation,
-    node: fx.Node,
-    x: fx.Node,
-    w: fx.Node,
-    bias: fx.Node | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    _: Sequence[int],
-    groups: int,
-) -> Value:
-    geometry = _geometry(x, w, node, stride, padding, dilation, transposed, groups)
-    bias_name = None if bias is None else t.full(bias)
-    frozen = w.op == "get_attr"
-    name = onnx_convolution.forward(t.graph, geometry, t.full(x), t.full(w), bias_name, frozen)
-    return Value(name, shape_of(node))
-
-
-def _convolution_backward(
-    t: Translation,
-    _: fx.Node,
-    dy: fx.Node,
-    x: fx.Node,
-    w: fx.Node,
-    __: Sequence[int] | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    ___: Sequence[int],
-    groups: int,
-    wanted: Sequence[bool],
-) -> tuple[Value | None, ...]:
-    geometry = _geometry(x, w, dy, stride, padding, dilation, transposed, groups)
-    output = t.full(dy)
-    dx = dw = d_bias = None
-    if wanted[0]:
-        dx = Value(onnx_convolution.input_gradient(t.graph, geometry, output, t.full(w)), shape_of(x))
-    if wanted[1]:
-        dw = Value(onnx_convolution.weight_gradient(t.graph, geometry, output, t.full(x)), shape_of(w))
-    if wanted[2]:
-        d_bias = Value(t.graph.sum(output, 0, 2, 3), (geometry.out_channels,))
-    return dx, dw, d_bias
-
-
-def _geometry(
-    x: fx.Node,
-    w: fx.Node,
-    y: fx.Node,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    groups: int,
-) -> onnx_convolution.Geometry:
-    batch, in_channels, *image = shape_of(x)
-    out_channels, _, *kernel = shape_of(w)
-    depthwise = groups == in_channels == out_channels
-    if transposed or set(dilation) != {1} or len(image) != 2 or not (groups == 1 or depthwise):
-        raise UnsupportedOperator(
-            f"a convolution of {in_channels} to {out_channels} channels over {len(image)} axes with {groups=}, "
-            f"{dilation=}, {transposed=}; there are ONNX formulations of dense and of depthwise convolutions over "
-            "images, without dilation: add one to export/onnx_convolution.py"
-        )
-    return onnx_convolution.Geometry(
-        batch=batch,
-        in_channels=in_channels,
-        out_channels=out_channels,
-        groups=groups,
-        image=(image[0], image[1]),
-        output=(shape_of(y)[2], shape_of(y)[3]),
-        kernel=(kernel[0], kernel[1]),
-        stride=(stride[0], stride[1]),
-        padding=(padding[0], padding[1]),
-    )
-
-
-def _group_norm(
-    t: Translation,
-    _: fx.Node,
-    x: fx.Node,
-    scale: fx.Node,
-    shift: fx.Node,
-    __: int,
-    ___: int,
-    ____: int,
-    groups: int,
-    epsilon: float,
-) -> tuple[Value, ...]:
-    shape = shape_of(x)
-    y, mean, inverse = onnx_group_norm.forward(
-        t.graph, shape, groups, t.full(x), t.full(scale), t.full(shift), epsilon
-    )
-    statistics = (shape[0], groups, 1)  # one axis more than ATen's: only our own backward pass reads them
-    return Value(y, shape), Value(mean, statistics), Value(inverse, statistics)
-
-
-def _group_norm_backward(
-    t: Translation,
-    _: fx.Node,
-    dy: fx.Node,
-    x: fx.Node,
-    mean: fx.Node,
-    inverse: fx.Node,
-    scale: fx.Node,
-    __: int,
-    ___: int,
-    ____: int,
-    groups: int,
-    _____: Sequence[bool],
-) -> tuple[Value, ...]:
-    shape, channels = shape_of(x), shape_of(scale)
-    dx, d_scale, d_shift = onnx_group_norm.backward(
-        t.graph,
-        shape,
-        groups,
-        t.full(dy),
-        t.full(x),
-        t.compact(mean).name,
-        t.compact(inverse).name,
-        t.full(scale),
-    )
-    return Value(dx, shape), Value(d_scale, channels), Value(d_shift, channels)
-
-
-def _max_pool(
-    t: Translation,
-    node: fx.Node,
-    x: fx.Node,
-    kernel: Sequence[int],
-    stride: Sequence[int] | None = None,
-    padding: Sequence[int] = (0, 0),
-) -> tuple[Value, ...]:
-    shape = tuple(node.meta["val"][0].shape)
-    names = t.graph.call_many(
-        "MaxPool", 2, t.full(x), kernel_shape=kernel, strides=stride or kernel, pads=(*padding, *padding)
-    )
-    return tuple(Value(name, shape) for name in names)
-
-
-def _max_pool_backward(t: Translation, node: fx.Node, dy: fx.Node, x: fx.Node, *rest: object) -> Value:
-    """Every ∂y goes to the place its maximum came from.  ONNX counts those places through the whole tensor."""
-    places = rest[-1]
-    assert isinstance(places, fx.Node)
-    shape = shape_of(node)
-    zeros = t.graph.call("ConstantOfShape", t.graph.integers(int(np.prod(shape))))
-    flat = (t.graph.reshape(t.full(places), -1), t.graph.reshape(t.full(dy), -1))
-    scattered = t.graph.call("ScatterElements", zeros, *flat, reduction="add")
-    return Value(t.graph.reshape(scattered, *shape), shape_of(x))
 
 
 def _item(t: Translation, _: fx.Node, several: fx.Node, position: int) -> Value:
@@ -368,17 +231,17 @@ def _item(t: Translation, _: fx.Node, several: fx.Node, position: int) -> Value:
 FORMULATIONS: dict[object, Formulation] = {
     operator.getitem: _item,
     aten.add.Tensor: _add,
-    aten.sub.Tensor: _elementwise("Sub"),
-    aten.mul.Tensor: _elementwise("Mul"),
-    aten.mul.Scalar: _elementwise("Mul"),
+    aten.sub.Tensor: _subtract,
+    aten.mul.Tensor: _elementwise("Mul", 2),
+    aten.mul.Scalar: _elementwise("Mul", 2),
     aten.div.Scalar: _divide_by_number,
     aten.rsub.Scalar: _reversed_subtract,
-    aten.neg.default: _elementwise("Neg"),
-    aten.exp.default: _elementwise("Exp"),
-    aten.pow.Tensor_Scalar: _elementwise("Pow"),
+    aten.neg.default: _elementwise("Neg", 1),
+    aten.exp.default: _elementwise("Exp", 1),
+    aten.pow.Tensor_Scalar: _elementwise("Pow", 2),
     aten.rsqrt.default: _reciprocal_root,
-    aten.eq.Tensor: _elementwise("Equal"),
-    aten.relu.default: _elementwise("Relu"),
+    aten.eq.Tensor: _elementwise("Equal", 2),
+    aten.relu.default: _elementwise("Relu", 1),
     aten.hardswish.default: _hardswish,
     aten.hardsigmoid.default: _hardsigmoid,
     aten.threshold_backward.default: _relu_backward,
@@ -403,12 +266,12 @@ FORMULATIONS: dict[object, Formulation] = {
     aten.arange.default: _positions,
     aten.ones_like.default: _ones,
     aten._to_copy.default: _to_float,
-    aten.convolution.default: _convolution,
-    aten.convolution_backward.default: _convolution_backward,
-    aten.native_group_norm.default: _group_norm,
-    aten.native_group_norm_backward.default: _group_norm_backward,
-    aten.max_pool2d_with_indices.default: _max_pool,
-    aten.max_pool2d_with_indices_backward.default: _max_pool_backward,
+    aten.convolution.default: onnx_layers.convolution,
+    aten.convolution_backward.default: onnx_layers.convolution_backward,
+    aten.native_group_norm.default: onnx_layers.group_norm,
+    aten.native_group_norm_backward.default: onnx_layers.group_norm_backward,
+    aten.max_pool2d_with_indices.default: onnx_layers.max_pool,
+    aten.max_pool2d_with_indices_backward.default: onnx_layers.max_pool_backward,
 }
 
 

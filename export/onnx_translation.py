@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,10 @@ import torch
 from torch import fx
 
 from export.onnx_graph import GraphBuilder, Port
+from export.unsupported_operator import UnsupportedOperator
+
+WITHOUT_EFFECT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "implicit"})
+"""Keywords that say where and how torch keeps a value, not what it is."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,17 @@ class Translation:
                 frozen = getattr(self._traced, str(node.target)).numpy()
                 self.emitted[node] = Value(self.graph.constant(frozen), frozen.shape)
             elif node.op == "call_function":
-                self.emitted[node] = self._formulation_of(node)(self, node, *node.args)
+                self.emitted[node] = self._formulated(node)
+
+    def _formulated(self, node: fx.Node) -> Emitted:
+        """An argument that the formulation does not know is refused: ignored, it would be a wrong gradient."""
+        formulation = self._formulation_of(node)
+        keywords = {name: value for name, value in node.kwargs.items() if name not in WITHOUT_EFFECT}
+        try:
+            inspect.signature(formulation).bind(self, node, *node.args, **keywords)
+        except TypeError as error:
+            raise refused(node) from error
+        return formulation(self, node, *node.args, **keywords)
 
     def name_outputs(self, names: Sequence[str]) -> list[tuple[Port, str]]:
         """Call the results by these names."""
@@ -77,10 +92,12 @@ class Translation:
             return Value(self.graph.number(node), ())
         value = self.emitted[node]
         assert isinstance(value, Value), f"{node} has several outputs"
+        if isinstance(node.meta["val"], torch.SymInt):
+            raise refused(node, "the number of columns can only be used as a size")
         return value
 
-    def elementwise(self, operator_name: str, *operands: fx.Node | float) -> Value:
-        values = [self.compact(operand) for operand in operands]
+    def elementwise(self, operator_name: str, *operands: fx.Node | float | Value) -> Value:
+        values = [operand if isinstance(operand, Value) else self.compact(operand) for operand in operands]
         shape = _broadcast(*(value.shape for value in values))
         return Value(self.graph.call(operator_name, *(value.name for value in values)), shape)
 
@@ -94,6 +111,18 @@ class Translation:
     def width(self) -> str:
         """m as a value, [1]: read off the input `adjust`, which takes no gradient."""
         return self.graph.call("Shape", "adjust", start=0, end=1)
+
+
+def refused(
+    node: fx.Node, why: str = "the ONNX formulation does not know these arguments"
+) -> UnsupportedOperator:
+    """The named error for an operator that is in the table, but not with what this node gives it."""
+    arguments = [str(argument) for argument in node.args]
+    arguments += [f"{name}={value}" for name, value in node.kwargs.items()]
+    return UnsupportedOperator(
+        f"the model uses {node.target} (at {node.name}) with ({', '.join(arguments)}): {why}; extend it in "
+        "export/onnx_operators.py, or write the model without"
+    )
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...]:

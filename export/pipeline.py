@@ -19,6 +19,7 @@ import torch
 
 from export.footprint import operators, planned_bytes
 from export.golden import build_step, draw_images, expected_step, float64_copy
+from export.golden_images import KINDS
 from export.lowering import lower
 from export.memory import Report, measure_programs, measure_widths
 from export.memory_budget import largest_micro_batch
@@ -131,13 +132,20 @@ class _Lowered:
 
 
 def _expected_steps(step: TrainStep, micro_batch: int, recipe: ExportRecipe) -> list[GoldenStep]:
-    """The golden step first; then a single example over a single class, and a full micro-batch at the maximal width."""
+    """The golden step first; then a single example over a single class, every kind of image that the golden step had no
+    room for, and a full micro-batch at the maximal width."""
     exact = float64_copy(step)
-    images = draw_images(exact, micro_batch, recipe.seed)
+    images = draw_images(exact, max(micro_batch, len(KINDS)), recipe.seed)
+    width, at_once = min(GOLDEN_WIDTH, recipe.max_width), min(micro_batch, GOLDEN_EXAMPLES)
+    golden, *others = (
+        expected_step(exact, images[first : first + at_once], width, recipe.seed)
+        for first in range(0, len(KINDS), at_once)
+    )
     return [
-        expected_step(exact, images[:GOLDEN_EXAMPLES], min(GOLDEN_WIDTH, recipe.max_width), recipe.seed),
+        golden,
+        *others,
         expected_step(exact, images[:1], 1, recipe.seed),
-        expected_step(exact, images, recipe.max_width, recipe.seed),
+        expected_step(exact, images[:micro_batch], recipe.max_width, recipe.seed),
     ]
 
 

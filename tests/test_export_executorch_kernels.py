@@ -341,3 +341,17 @@ def test_moments_survive_a_mean_far_from_zero(kernels: Kernels) -> None:
     kernels.group_moments(pointer(x), shape_of(x), 1, 1e-5, pointer(moments), 0, 1)
     exact = x.astype(np.float64)
     np.testing.assert_allclose(moments.ravel(), [exact.mean(), 1 / exact.std()], rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [8, 24, 96])
+def test_the_moments_of_nearly_flat_planes_are_those_of_float64(kernels: Kernels, size: int) -> None:
+    """Equal numbers round the same way as they are added up: the mean must not drift away from them."""
+    x = np.ascontiguousarray(np.broadcast_to(random(0, 4, 3, 1, 1), (4, 3, size, size)))
+    x[:, :, 0, 0] += 0.5
+    moments = np.empty((2, 4, 3), np.float32)
+    kernels.group_moments(pointer(x), shape_of(x), 4, 1e-5, pointer(moments), 0, 4)
+    exact = x.astype(np.float64)
+    inverse = 1 / np.sqrt(exact.var((2, 3)) + 1e-5)
+    off = np.abs(moments[0] - exact.mean((2, 3)))
+    assert (off <= 1.5 * np.spacing(np.abs(moments[0]))).all()
+    np.testing.assert_allclose(moments[1], inverse, rtol=1e-4)

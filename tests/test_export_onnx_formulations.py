@@ -91,12 +91,25 @@ def test_convolution_and_both_gradients(
         assert_close(found[name], expected, name)
 
 
-@pytest.mark.parametrize("size", [2, 7, 30])
-@pytest.mark.parametrize("mean", [0.0, 5.0])
-def test_group_norm_and_its_gradients(size: int, mean: float) -> None:
+def group_norm_input(kind: str, shape: tuple[int, int, int, int], groups: int) -> torch.Tensor:
+    """Noise, or what a convolution makes of flat images: every group of one grey, but for its corner or its left half."""
+    torch.manual_seed(1)
+    if kind in ("centred", "off centre"):
+        return torch.randn(shape) + (5.0 if kind == "off centre" else 0.0)
+    x = torch.randn(shape[0], groups, 1, 1).repeat_interleave(shape[1] // groups, 1).repeat(1, 1, *shape[2:])
+    if kind == "nearly flat":
+        x[:, :, 0, 0] += 0.5
+    if kind == "edge":
+        x[..., : shape[3] // 2] += 0.5
+    return x
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 30, 96])
+@pytest.mark.parametrize("kind", ["centred", "off centre", "flat", "nearly flat", "edge"])
+def test_group_norm_and_its_gradients(size: int, kind: str) -> None:
     torch.manual_seed(0)
     shape, groups = (3, 16, size, size + 1), 8
-    x = (torch.randn(shape) + mean).requires_grad_()
+    x = group_norm_input(kind, shape, groups).requires_grad_()
     scale, shift = (torch.randn(16, requires_grad=True) for _ in range(2))
     y = F.group_norm(x, groups, scale, shift)
     dy = torch.randn(shape)
@@ -112,20 +125,18 @@ def test_group_norm_and_its_gradients(size: int, mean: float) -> None:
     )
     exact = [tensor.detach().double().requires_grad_() for tensor in (x, scale, shift)]
     exact_y = F.group_norm(exact[0], groups, exact[1], exact[2])
-    for name, expected, eager in zip(
-        names,
-        (exact_y, *torch.autograd.grad(exact_y, exact, dy.double())),
-        (y, *gradients),
-        strict=True,
-    ):
-        scale_of = float(torch.linalg.vector_norm(expected.detach()))
+    exact_gradients = torch.autograd.grad(exact_y, exact, dy.double())
+    for name, expected, eager in zip(names, (exact_y, *exact_gradients), (y, *gradients), strict=True):
+        # Where every group is flat ∂scale is 0, and the rounding of the mean is magnified by 1/√ε = 316.
+        size_of = expected if kind != "flat" or name != "dscale" else exact_gradients[2]
+        scale_of = float(torch.linalg.vector_norm(size_of.detach()))
         distance = np.linalg.norm(found[name] - expected.detach().numpy()) / scale_of
         own = float(torch.linalg.vector_norm((eager.double() - expected).detach())) / scale_of
-        assert distance < max(5e-6, 3 * own), name
+        assert distance < max(6e-5 if kind == "flat" else 5e-6, 3 * own), name
 
 
 def test_a_constant_image_does_not_break_group_norm() -> None:
-    """The variance, a small difference of large numbers, must not come out negative."""
+    """However the variance is computed, it must not come out negative."""
     torch.manual_seed(0)
     shape, groups = (32, 8, 9, 9), 8  # 256 groups, each of one grey: for some of them the rounding goes down
     x = (1000 * torch.rand(32, 8, 1, 1)).expand(shape).contiguous()

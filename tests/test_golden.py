@@ -7,6 +7,18 @@ import pytest
 import torch
 
 from export.golden import build_step, draw_images, expected_step, float64_copy
+from export.golden_images import (
+    BLACK,
+    KINDS,
+    WHITE,
+    black,
+    grey,
+    level_edge,
+    nearly_flat,
+    noise,
+    upright_edge,
+    white,
+)
 from export.kinks import AcrossKinks, clearance, roundings_of
 from ondevice.backends.eager import EagerBackend, initial_parameters
 from ondevice.golden_step import check_golden
@@ -15,12 +27,34 @@ from ondevice.vocabulary import EXCLUDED, StepSpec
 SPEC = StepSpec("mobilenet_v3_small", embedding_dim=8, image_shape=(3, 32, 32))
 
 
-def test_chosen_examples_stay_clear_of_kinks_where_others_do_not() -> None:
+@pytest.mark.parametrize("position", [KINDS.index(kind) for kind in (nearly_flat, upright_edge, grey, noise)])
+def test_chosen_examples_stay_clear_of_kinks_where_others_do_not(position: int) -> None:
     step = float64_copy(build_step(SPEC, initial_parameters(SPEC, 0)))
-    chosen = clearance(step.extractor, draw_images(step, 3, seed=0)).min()
-    candidates = np.random.default_rng(0).standard_normal((12, 3, 32, 32), np.float32)
-    assert chosen > clearance(step.extractor, candidates).min()  # what the three were chosen from
-    assert chosen > 1  # rounding alone does not carry any of their activations across
+    chosen = clearance(step.extractor, draw_images(step, position + 1, seed=0)[-1:])[0]
+    random = np.random.default_rng(1)
+    others = np.stack([KINDS[position](random, SPEC.image_shape) for _ in range(12)])
+    assert chosen > clearance(step.extractor, others).min()
+    assert chosen > 1  # rounding alone does not carry any of its activations across
+
+
+def test_a_batch_shows_every_kind_of_image_and_then_noise() -> None:
+    step = float64_copy(build_step(SPEC, initial_parameters(SPEC, 0)))
+    images = draw_images(step, len(KINDS) + 1, seed=0)
+    spread = [len(np.unique(image)) for image in images]
+    assert [KINDS[position] for position, values in enumerate(spread[:-1]) if values == 1] == [
+        white,
+        grey,
+        black,
+    ]
+    assert [KINDS[position] for position, values in enumerate(spread[:-1]) if values == 2] == [
+        nearly_flat,
+        upright_edge,
+        level_edge,
+    ]
+    assert (images[KINDS.index(nearly_flat)] == BLACK).sum() == 3  # one pixel, in three colours
+    assert min(spread[0], spread[-2], spread[-1]) > 1000
+    assert (images[0] == WHITE).sum() == (images[0] == BLACK).sum() == 3 * 32 * 32 / 4
+    assert not np.array_equal(images[-1], images[-2])
 
 
 class Activated(torch.nn.Module):
@@ -61,7 +95,7 @@ def test_eager_reproduces_the_expected_step(train: str, logits: str, width: int)
     spec = StepSpec("three_convolutions", 8, (1, 16, 16), logits, train)  # type: ignore[arg-type] # parametrized
     weights = initial_parameters(spec, 1)
     step = float64_copy(build_step(spec, weights))
-    golden = expected_step(step, draw_images(step, 6, seed=2), width, seed=3)
+    golden = expected_step(step, draw_images(step, len(KINDS) + 1, seed=2), width, seed=3)
     assert list(golden.gradients) == [*step.trainable, "columns"]
     comparison = check_golden(EagerBackend(spec, weights), weights, golden)
     assert comparison.passed, comparison.explain()

@@ -15,6 +15,7 @@ import onnxruntime  # type: ignore[import-untyped]  # it ships no types
 
 from ondevice.artifact import Artifact
 from ondevice.backends import Batch, StepResult
+from ondevice.onnx_file import refuse_external_data
 from ondevice.padding import check_step, pad_batch
 from ondevice.vocabulary import FloatArray, Parameters
 
@@ -80,6 +81,7 @@ class OnnxruntimeBackend:
 
 
 def _open(path: Path, threads: int) -> Any:
+    refuse_external_data(path)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

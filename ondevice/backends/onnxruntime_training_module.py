@@ -11,8 +11,9 @@ import numpy as np
 from onnxruntime import SessionOptions  # type: ignore[import-untyped]  # it ships no types
 from onnxruntime.training.api import CheckpointState, Module  # type: ignore[import-untyped]
 
-from ondevice.artifact import Artifact
+from ondevice.artifact import Artifact, ArtifactError
 from ondevice.backends import Batch, StepResult
+from ondevice.onnx_file import refuse_external_data
 from ondevice.padding import check_step, pad_batch
 from ondevice.vocabulary import FloatArray, Parameters
 
@@ -29,6 +30,13 @@ class OnnxruntimeTrainingBackend:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3  # the optimiser's remarks are not for our user
+        for model in ("training_model.onnx", "eval_model.onnx"):
+            refuse_external_data(artifact.path(f"ort_training/{model}"))
+        beside = artifact.path("ort_training/checkpoint").with_name("checkpoint.data")
+        if beside.exists():  # what a checkpoint reads too, if it says so
+            raise ArtifactError(
+                f"{beside} is not part of the artifact; remove it, or copy the artifact again"
+            )
         self._state = CheckpointState.load_checkpoint(artifact.path("ort_training/checkpoint"))
         self._module = Module(
             artifact.path("ort_training/training_model.onnx"),

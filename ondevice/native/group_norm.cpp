@@ -101,10 +101,14 @@ void group_gradient(
   }
 }
 
+// The numbers of a flat plane all round the same way as they are added up.  From so many on, the mean is corrected by what
+// it is off: the mean of what it leaves.
+constexpr int64_t kLongSum = 16 * kLanes;
+
 // What is known of an image's group so far; planes join it one by one (Chan, Golub & LeVeque 1983).
 struct Moments {
   double mean = 0, squares = 0, count = 0;
-  void join(float plane_mean, float plane_squares, double elements) {
+  void join(double plane_mean, double plane_squares, double elements) {
     const double apart = plane_mean - mean, joined = count + elements;
     squares += plane_squares + apart * apart * count * elements / joined;
     mean += apart * elements / joined;
@@ -124,14 +128,23 @@ void group_moments(
         for (int64_t image = images.first; image < images.last; image++) {
           // In two passes, of which the second reads the cache: no cancellation.
           const float* from = x + channel * shape.row() + image * plane;
-          Accumulator total, squares;
+          Accumulator total, squares, left;
           for_each_lane(plane, [&](int64_t i, auto kind) { total.add(load_as(from + i, kind)); });
           const float mean = total.total() / static_cast<float>(plane);
-          for_each_lane(plane, [&](int64_t i, auto kind) {
-            const auto centred = load_as(from + i, kind) - mean;
-            squares.add(centred * centred);
-          });
-          moments[image - images.first].join(mean, squares.total(), static_cast<double>(plane));
+          if (plane < kLongSum) {
+            for_each_lane(plane, [&](int64_t i, auto kind) {
+              const auto centred = load_as(from + i, kind) - mean;
+              squares.add(centred * centred);
+            });
+          } else {
+            for_each_lane(plane, [&](int64_t i, auto kind) {
+              const auto centred = load_as(from + i, kind) - mean;
+              left.add(centred);
+              squares.add(centred * centred);
+            });
+          }
+          const double elements = static_cast<double>(plane), off = left.total() / elements;
+          moments[image - images.first].join(mean + off, squares.total() - off * off * elements, elements);
         }
       for (int64_t image = images.first; image < images.last; image++) {
         const Moments& m = moments[image - images.first];
