@@ -22,14 +22,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ondevice import wire
 from ondevice.backends.eager import EagerBackend, initial_parameters
-from ondevice.class_sampling import sample_classes
-from ondevice.client import Client
-from ondevice.extractors import build_extractor
-from ondevice.local_training import epoch_batches, normalize_images
-from ondevice.sampled_softmax import class_logits
-from ondevice.vocabulary import (
+from ondevice.client.class_sampling import sample_classes
+from ondevice.client.client import Client
+from ondevice.client.local_training import epoch_batches, normalize_images
+from ondevice.contract import wire
+from ondevice.contract.vocabulary import (
     ClientUpdate,
     Columns,
     ExampleSet,
@@ -37,13 +35,15 @@ from ondevice.vocabulary import (
     RoundPlan,
     StepSpec,
 )
-from server_sim.aggregation import Aggregator
-from server_sim.column_table import ColumnTable
-from server_sim.link import InProcessLink
+from ondevice.model.extractors import build_extractor
+from ondevice.model.objectives.sampled_softmax import class_logits
+from server_sim.engines.in_process import InProcessLink
+from server_sim.engines.simulated_clients import SimulatedClient
 from server_sim.one_round import run_round
-from server_sim.server_optimizers import FedAvg, FedAvgM, ServerOptimizer
-from server_sim.simulated_clients import SimulatedClient
-from server_sim.state import ServerState
+from server_sim.server.aggregation import Aggregator
+from server_sim.server.column_table import ColumnTable
+from server_sim.server.optimizers import FedAvg, FedAvgM, ServerOptimizer
+from server_sim.server.state import ServerState
 
 CLIENTS, WIDTH, DIM = 64, 170, 64
 BLOCK_BYTES = CLIENTS * WIDTH * DIM * 4

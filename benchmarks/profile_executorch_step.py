@@ -17,11 +17,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from export.lower_executorch import lower_step, program_calls
-from ondevice.extractors import ARCHITECTURES, build_extractor
-from ondevice.native.program import Program, instruction_set, set_threads
-from ondevice.train_step import TrainStep
-from ondevice.vocabulary import StepSpec
+from export.executorch.lowering import lower_step, program_calls
+from ondevice.contract.vocabulary import StepSpec
+from ondevice.model.extractors import ARCHITECTURES, build_extractor
+from ondevice.model.train_step import TrainStep
+from ondevice.native.runtime.program import Program, instruction_set, set_threads
 
 MAX_WIDTH = 1024
 

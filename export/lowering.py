@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ondevice.backends.opening import Runtime
-from ondevice.train_step import TrainStep
+from ondevice.model.train_step import TrainStep
 
 
 def lower(runtime: Runtime, step: TrainStep, micro_batch: int, max_width: int) -> dict[str, bytes]:
@@ -12,24 +12,24 @@ def lower(runtime: Runtime, step: TrainStep, micro_batch: int, max_width: int) -
     Raises UnsupportedOperator where the runtime has no formulation for an operator of the extractor.
     """
     if runtime == "executorch":
-        from export import lower_executorch
+        from export.executorch import lowering as lower_executorch
 
         return {
             "step.pte": lower_executorch.lower_step(step, micro_batch, max_width),
             "embed.pte": lower_executorch.lower_embed(step, micro_batch),
         }
     if runtime == "executorch-stock":
-        from export import lower_executorch_stock
+        from export.executorch import stock as lower_executorch_stock
 
         return {"stock_step.pte": lower_executorch_stock.lower_step(step, micro_batch, max_width)}
     if runtime == "onnxruntime":
-        from export import lower_onnx
+        from export.onnx import lowering as lower_onnx
 
         return {
             "step.onnx": lower_onnx.lower_step(step, micro_batch, max_width),
             "embed.onnx": lower_onnx.lower_embed(step, micro_batch),
         }
-    from export import lower_ort_training
+    from export.onnx import training_artifacts as lower_ort_training
 
     files = lower_ort_training.lower(step, micro_batch, max_width)
     return {f"ort_training/{name}": data for name, data in files.items()}

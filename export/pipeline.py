@@ -17,17 +17,19 @@ from typing import Any
 
 import torch
 
-from export.footprint import operators, planned_bytes
-from export.golden import build_step, draw_images, expected_step, float64_copy
-from export.golden_images import KINDS
+from export.cost.budget import largest_micro_batch
+from export.cost.footprint import operators, planned_bytes
+from export.cost.memory import Report, measure_programs, measure_widths
 from export.lowering import lower
-from export.memory import Report, measure_programs, measure_widths
-from export.memory_budget import largest_micro_batch
-from export.parity import check_parity
 from export.pretrained_weights import load_weights
+from export.proof.golden import build_step, draw_images, expected_step, float64_copy
+from export.proof.golden_images import KINDS
+from export.proof.parity import check_parity
 from export.recipe import LARGEST_MICRO_BATCH, ExportRecipe, check_target
-from ondevice import safetensors_file
-from ondevice.artifact import (
+from ondevice.backends.eager import initial_parameters
+from ondevice.backends.opening import WITHOUT_TORCH, Runtime
+from ondevice.contract import safetensors_file
+from ondevice.contract.artifact import (
     GOLDEN,
     INITIAL,
     MEGABYTE,
@@ -40,11 +42,9 @@ from ondevice.artifact import (
     rewrite_manifest,
     write_artifact,
 )
-from ondevice.backends.eager import initial_parameters
-from ondevice.backends.opening import WITHOUT_TORCH, Runtime
-from ondevice.golden_step import GoldenStep, golden_to_tensors
-from ondevice.installed_versions import installed_versions
-from ondevice.train_step import TrainStep
+from ondevice.contract.golden_step import GoldenStep, golden_to_tensors
+from ondevice.model.train_step import TrainStep
+from ondevice.tools.installed_versions import installed_versions
 
 GOLDEN_EXAMPLES = 4
 GOLDEN_WIDTH = 16

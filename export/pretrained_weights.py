@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ondevice import safetensors_file
-from ondevice.artifact import ArtifactError, check_tensors
-from ondevice.vocabulary import FloatArray, Parameters
+from ondevice.contract import safetensors_file
+from ondevice.contract.artifact import ArtifactError, check_tensors
+from ondevice.contract.vocabulary import FloatArray, Parameters
 
 NameMap = dict[str, str]
 """Our name -> theirs."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ondevice.artifact import MANIFEST
 from ondevice.backends.opening import RUNTIMES, Runtime
-from ondevice.extractors import ARCHITECTURES
-from ondevice.vocabulary import StepSpec
+from ondevice.contract.artifact import MANIFEST
+from ondevice.contract.vocabulary import StepSpec
+from ondevice.model.extractors import ARCHITECTURES
 
 LARGEST_MICRO_BATCH = 32
 """What a memory budget may pick at the most: the paper's batch, beyond which nothing is gained."""

@@ -1,7 +1,7 @@
 """The training step as one graph of ATen operators, forward and backward pass together: what the lowerings translate.
 
 Autograd runs under fake tensors (shapes, no numbers) and `make_fx` writes down every operator that it
-dispatches, so the graph *is* `ondevice.train_step`, gradients included: no lowering repeats its mathematics.
+dispatches, so the graph *is* `ondevice.model.train_step`, gradients included: no lowering repeats its mathematics.
 
     placeholders  the trainable extractor tensors, then columns, adjust, images, labels, example_weight
     outputs       loss, one gradient for each trainable extractor tensor, the gradient of columns
@@ -24,7 +24,7 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from ondevice.train_step import TrainStep, loss_and_gradients
+from ondevice.model.train_step import TrainStep, loss_and_gradients
 
 DATA_INPUTS = ("columns", "adjust", "images", "labels", "example_weight")
 """What the step takes after the trainable tensors."""

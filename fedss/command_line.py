@@ -1,7 +1,7 @@
 """`fedss`: finds the verb and turns errors into exit codes.
 
-A verb is a module of this package with a function `command`, or with an `app` of verbs of its own.  Only the one that was
-asked for is imported, because torch alone takes seconds: the others lend the help page their first line, read as text.
+A verb is a module of `fedss.commands` with a function `command`, or with an `app` of verbs of its own.  Only the one that
+was asked for is imported, because torch alone takes seconds: the others lend the help page their first line, read as text.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def build_app(asked: str) -> typer.Typer:
         if verb != asked:
             app.command(verb, help=_first_line(verb))(_not_asked_for)
             continue
-        module = import_module(f"fedss.{verb}")
+        module = import_module(f"fedss.commands.{verb}")
         if hasattr(module, "app"):
             app.add_typer(module.app, name=verb)
         else:
@@ -72,7 +72,10 @@ def build_app(asked: str) -> typer.Typer:
 
 def _first_line(verb: str) -> str:
     """What the verb's module says of itself, after its own name."""
-    docstring = ast.get_docstring(ast.parse(Path(__file__).with_name(f"{verb}.py").read_text())) or ""
+    docstring = (
+        ast.get_docstring(ast.parse(Path(__file__).parent.joinpath("commands", f"{verb}.py").read_text()))
+        or ""
+    )
     line = docstring.splitlines()[0].partition(": ")[2]
     return line[:1].upper() + line[1:]
 

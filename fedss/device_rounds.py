@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from android_harness.bundle import ARCHITECTURES, BUNDLE_RUNTIMES, Bundle, build_bundle
-from android_harness.debian_packages import MissingPackage
-from android_harness.device import Device, DeviceError, FailureReason
-from android_harness.device_link import DeviceLink, Dropped, NoDeviceLeft
-from android_harness.device_list import open_device
-from android_harness.training_device import ClientData, TrainingDevice, TrainingKit
+from android_harness.bundles.bundle import ARCHITECTURES, BUNDLE_RUNTIMES, Bundle, build_bundle
+from android_harness.bundles.debian_packages import MissingPackage
+from android_harness.devices.device import Device, DeviceError, FailureReason
+from android_harness.devices.listing import open_device
+from android_harness.rounds.device_link import DeviceLink, Dropped, NoDeviceLeft
+from android_harness.rounds.training_device import ClientData, TrainingDevice, TrainingKit
 from fedss.console import UsageError, log
 from fedss.split_link import SplitLink
+from ondevice.contract.vocabulary import RoundPlan
 from ondevice.native.build import KernelBuildError
-from ondevice.vocabulary import RoundPlan
-from server_sim.link import Answer, ClientFailure, Link
-from server_sim.population import open_population
+from server_sim.data.population import open_population
+from server_sim.engines.in_process import Answer, ClientFailure, Link
+from server_sim.engines.simulated_clients import private_seed_in_run
+from server_sim.engines.workers import WorkerLink
 from server_sim.preparation import ClientsRecipe
-from server_sim.simulated_clients import private_seed_in_run
 from server_sim.simulation import Interrupted
-from server_sim.workers import WorkerLink
 
 
 class DevicesExhausted(Interrupted):

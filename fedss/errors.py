@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from android_harness.bundle import BundleError
-from android_harness.debian_packages import MissingPackage
-from android_harness.device import DeviceError
-from android_harness.measurement_records import MeasurementsUnreadable
-from android_harness.wheels import WheelError
+from android_harness.bundles.bundle import BundleError
+from android_harness.bundles.debian_packages import MissingPackage
+from android_harness.bundles.wheels import WheelError
+from android_harness.devices.device import DeviceError
+from android_harness.measuring.records import MeasurementsUnreadable
 from fedss.console import CheckFailed, ExitCode, UsageError
 from fedss.device_rounds import DevicesExhausted
-from ondevice.artifact import ArtifactError
+from ondevice.contract.artifact import ArtifactError
 from ondevice.native.build import KernelBuildError
-from ondevice.native.program import ProgramError
-from ondevice.step_process import StepProcessError
+from ondevice.native.runtime.program import ProgramError
+from ondevice.tools.step_process import StepProcessError
+from server_sim.data.population import PopulationError
 from server_sim.experiment import ConfigurationError
 from server_sim.one_round import RoundAbandoned
-from server_sim.population import PopulationError
-from server_sim.run_records import RunUnreadable
-from server_sim.state import StateError
+from server_sim.runs.records import RunUnreadable
+from server_sim.server.state import StateError
 
 
 def exit_code_for(error: Exception) -> ExitCode:

@@ -11,12 +11,12 @@ import numpy as np
 from export.pipeline import export_artifact
 from export.recipe import ExportRecipe
 from fedss.console import UsageError, log
-from ondevice import safetensors_file
-from ondevice.artifact import Manifest, open_artifact
 from ondevice.backends.opening import RUNTIMES, Runtime
-from ondevice.vocabulary import FloatArray, StepSpec
+from ondevice.contract import safetensors_file
+from ondevice.contract.artifact import Manifest, open_artifact
+from ondevice.contract.vocabulary import FloatArray, StepSpec
+from server_sim.data.population import Population
 from server_sim.experiment import Experiment
-from server_sim.population import Population
 from server_sim.preparation import ExportedStep
 
 EAGER = "eager"

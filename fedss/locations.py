@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ondevice.cache_folder import default_cache_folder
+from ondevice.tools.cache_folder import default_cache_folder
 
 Cache = Annotated[
     Path,

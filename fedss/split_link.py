@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from android_harness.cross_thread_request import Abandoned, CrossThreadRequest
-from ondevice.vocabulary import RoundPlan
-from server_sim.link import Answer, ClientFailure, Link
+from android_harness.rounds.cross_thread_request import Abandoned, CrossThreadRequest
+from ondevice.contract.vocabulary import RoundPlan
+from server_sim.engines.in_process import Answer, ClientFailure, Link
 
 _AHEAD = 2  # updates that a link may have ready before it waits
 

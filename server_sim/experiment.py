@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ondevice.vocabulary import LocalTraining, LogitKind, Method, RoundPlan, TrainScope
-from ondevice.wire import Precision
-from server_sim.aggregation import Denominator
-from server_sim.client_selection import Selection
+from ondevice.contract.vocabulary import LocalTraining, LogitKind, Method, RoundPlan, TrainScope
+from ondevice.contract.wire import Precision
 from server_sim.experiment_fields import explain
-from server_sim.server_optimizers import FedAdam, FedAvg, FedAvgM, OptimizerName, ServerOptimizer
+from server_sim.server.aggregation import Denominator
+from server_sim.server.client_selection import Selection
+from server_sim.server.optimizers import FedAdam, FedAvg, FedAvgM, OptimizerName, ServerOptimizer
 
 
 class ConfigurationError(ValueError):

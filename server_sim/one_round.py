@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ondevice import wire
-from ondevice.vocabulary import IntArray, RoundPlan
-from ondevice.wire import DEFAULT_LIMITS, Envelope, Expected, Precision, UpdateLimits, WireError
-from server_sim.aggregation import Aggregator, MeanUnusable
-from server_sim.link import ClientFailure, Link, Trace
-from server_sim.state import ServerState
+from ondevice.contract import wire
+from ondevice.contract.vocabulary import IntArray, RoundPlan
+from ondevice.contract.wire import DEFAULT_LIMITS, Envelope, Expected, Precision, UpdateLimits, WireError
+from server_sim.engines.in_process import ClientFailure, Link, Trace
+from server_sim.server.aggregation import Aggregator, MeanUnusable
+from server_sim.server.state import ServerState
 
 _REASONS_TOLD = 5
 """Of the clients that were dropped, when a round is abandoned: all of them are in the report."""

@@ -10,22 +10,22 @@ from pathlib import Path
 
 import torch
 
-from ondevice import safetensors_file
-from ondevice.artifact import open_artifact
 from ondevice.backends import Backend
 from ondevice.backends.eager import EagerBackend, check_parameters, initial_parameters
 from ondevice.backends.opening import open_backend
-from ondevice.extractors import ARCHITECTURES
-from ondevice.safetensors_file import Bfloat16, SafetensorsError
-from ondevice.vocabulary import FloatArray, StepSpec
-from ondevice.wire import Precision
-from server_sim import glyphs
+from ondevice.contract import safetensors_file
+from ondevice.contract.artifact import open_artifact
+from ondevice.contract.safetensors_file import Bfloat16, SafetensorsError
+from ondevice.contract.vocabulary import FloatArray, StepSpec
+from ondevice.contract.wire import Precision
+from ondevice.model.extractors import ARCHITECTURES
+from server_sim.data.glyphs import presets as glyphs
+from server_sim.data.glyphs.dealing import ByClient
+from server_sim.data.population import Population, Progress, open_population
+from server_sim.engines.in_process import InProcessLink, Link
+from server_sim.engines.simulated_clients import SimulatedClient, SimulatedClients
+from server_sim.engines.workers import WorkerLink
 from server_sim.experiment import ConfigurationError, DataSettings, Experiment
-from server_sim.glyph_dealing import ByClient
-from server_sim.link import InProcessLink, Link
-from server_sim.population import Population, Progress, open_population
-from server_sim.simulated_clients import SimulatedClient, SimulatedClients
-from server_sim.workers import WorkerLink
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from ondevice import safetensors_file
-from ondevice.extractors import build_extractor
-from ondevice.local_training import normalize_images
-from ondevice.sampled_softmax import class_logits
-from ondevice.vocabulary import StepSpec
-from server_sim.population import Population
+from ondevice.client.local_training import normalize_images
+from ondevice.contract import safetensors_file
+from ondevice.contract.vocabulary import StepSpec
+from ondevice.model.extractors import build_extractor
+from ondevice.model.objectives.sampled_softmax import class_logits
+from server_sim.data.population import Population
 
 BATCH_SIZE = 32
 LEARNING_RATE = 2e-3

@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 
 from ondevice.backends import Backend
-from ondevice.vocabulary import FloatArray, RoundPlan
-from ondevice.wire import UpdateLimits
-from server_sim.aggregation import Aggregator
-from server_sim.centralized import train_centrally
-from server_sim.client_selection import select_clients
-from server_sim.evaluation import embed_examples, map_at_r, top1_accuracy
+from ondevice.contract.vocabulary import FloatArray, RoundPlan
+from ondevice.contract.wire import UpdateLimits
+from server_sim.data.population import Population
+from server_sim.engines.in_process import Answer, ClientFailure, Link
 from server_sim.experiment import ConfigurationError, Experiment
-from server_sim.link import Answer, ClientFailure, Link
+from server_sim.metrics.evaluation import embed_examples, map_at_r, top1_accuracy
 from server_sim.one_round import RoundAbandoned, RoundReport, run_round
-from server_sim.population import Population
-from server_sim.run_directory import RunDirectory
-from server_sim.state import ServerState
+from server_sim.runs.directory import RunDirectory
+from server_sim.schemes.centralized import train_centrally
+from server_sim.server.aggregation import Aggregator
+from server_sim.server.client_selection import select_clients
+from server_sim.server.state import ServerState
 
 StopRequested = Callable[[], bool]
 OnRound = Callable[[dict[str, Any]], None]

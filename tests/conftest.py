@@ -1,81 +1,18 @@
-"""A tiny federation that fits on a screen: 20 classes, a few clients, 8 x 8 images, a three-convolution extractor."""
+"""How every test process is set up, and the tiny federation that fits on a screen."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 
-import numpy as np
 import pytest
 import torch
-from skips import pytest_runtest_makereport  # noqa: F401  # a hook: pytest finds it here
+from helpers.tiny_federation import TinyFederation
 
-from ondevice.backends.eager import EagerBackend, initial_parameters
-from ondevice.client import Client
-from ondevice.safetensors_file import Array
-from ondevice.vocabulary import ExampleSet, FloatArray, StepSpec
-from server_sim.aggregation import Aggregator
-from server_sim.link import InProcessLink
-from server_sim.server_optimizers import FedAvg, ServerOptimizer
-from server_sim.simulated_clients import SimulatedClient
-from server_sim.state import ServerState
+pytest_plugins = ["helpers.skips"]
 
 torch.set_num_threads(1)
 # A shell's background jobs ignore Ctrl-C, and so would all programs that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-class TinyFederation:
-    """Everything a round needs, made from a seed."""
-
-    num_classes = 20
-    spec = StepSpec("three_convolutions", embedding_dim=16, image_shape=(1, 8, 8))
-
-    def __init__(
-        self, seed: int = 0, optimizer: ServerOptimizer | None = None, examples_per_client: int = 11
-    ) -> None:
-        self.rng = np.random.default_rng(seed)
-        self.initial = initial_parameters(self.spec, seed)
-        self.backend = EagerBackend(self.spec, self.initial)
-        self.clients = [self.examples(examples_per_client) for _ in range(4)]
-        self.state = ServerState.fresh(
-            optimizer or FedAvg(),
-            {name: value.copy() for name, value in self.initial.items()},
-            self.columns(),
-        )
-
-    def columns(self) -> FloatArray:
-        return self.rng.standard_normal((self.num_classes, self.spec.column_dim), np.float32)
-
-    def examples(self, count: int, classes: Sequence[int] | None = None) -> ExampleSet:
-        held = self.rng.choice(self.num_classes, 5, replace=False) if classes is None else np.asarray(classes)
-        images = self.rng.integers(0, 256, (count, *self.spec.image_shape), np.uint8)
-        return ExampleSet(images, self.rng.choice(held, count).astype(np.int64))
-
-    def client(self, client_id: int) -> SimulatedClient:
-        return SimulatedClient(
-            Client(client_id, self.clients[client_id], private_seed=100 + client_id), self.backend
-        )
-
-    def link(self) -> InProcessLink:
-        return InProcessLink(self.client)
-
-    def aggregator(self) -> Aggregator:
-        return Aggregator(self.backend.parameter_shapes, self.num_classes, self.spec.column_dim, "selected")
-
-
-def state_bytes(federation: TinyFederation) -> list[bytes]:
-    """Everything that a round can change, bit by bit."""
-    state, table = federation.state, federation.state.columns
-    moments = [moment for name in state.extractor for moment in state.extractor_moments[name]]
-    arrays: list[Array] = [
-        *state.extractor.values(),
-        *moments,
-        table.class_weights,
-        *table.moments,
-        table.current_at,
-    ]
-    return [array.tobytes() for array in arrays]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from ondevice.vocabulary import FloatArray, IntArray, Parameters, StepSpec
+from ondevice.contract.vocabulary import FloatArray, IntArray, Parameters, StepSpec
 
 
 @dataclass(frozen=True)

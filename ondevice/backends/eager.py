@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from ondevice.backends import Batch, StepResult
-from ondevice.extractors import build_extractor
-from ondevice.train_step import TrainStep, loss_and_gradients
-from ondevice.vocabulary import FloatArray, Parameters, StepSpec
+from ondevice.contract.vocabulary import FloatArray, Parameters, StepSpec
+from ondevice.model.extractors import build_extractor
+from ondevice.model.train_step import TrainStep, loss_and_gradients
 
 
 class EagerBackend:

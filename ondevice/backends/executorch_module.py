@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ondevice.artifact import Artifact
 from ondevice.backends import Batch, StepResult
-from ondevice.native.program import Program, set_threads
-from ondevice.padding import check_step, pad_batch, pad_columns
-from ondevice.vocabulary import FloatArray, Parameters
+from ondevice.backends.padding import check_step, pad_batch, pad_columns
+from ondevice.contract.artifact import Artifact
+from ondevice.contract.vocabulary import FloatArray, Parameters
+from ondevice.native.runtime.program import Program, set_threads
 
 
 class ExecutorchBackend:

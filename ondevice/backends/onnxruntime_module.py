@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import onnxruntime  # type: ignore[import-untyped]  # it ships no types
 
-from ondevice.artifact import Artifact
 from ondevice.backends import Batch, StepResult
-from ondevice.onnx_file import refuse_external_data
-from ondevice.padding import check_step, pad_batch
-from ondevice.vocabulary import FloatArray, Parameters
+from ondevice.backends.padding import check_step, pad_batch
+from ondevice.contract.artifact import Artifact
+from ondevice.contract.onnx_file import refuse_external_data
+from ondevice.contract.vocabulary import FloatArray, Parameters
 
 
 class OnnxruntimeBackend:

@@ -1,7 +1,7 @@
 """The onnxruntime-training backend: the official training artifacts through ONNX Runtime's training API.
 
 The API keeps parameters and gradients in buffers of its own: a step copies the weights in and the gradients out.  The
-columns are a plain input, so that any number of them will do (`export.lower_ort_training`).  Importing the API imports
+columns are a plain input, so that any number of them will do (`export.onnx.training_artifacts`).  Importing the API imports
 torch, and upstream ended it with release 1.19.2; it is here to compare with and for those who already use it.
 """
 
@@ -11,11 +11,11 @@ import numpy as np
 from onnxruntime import SessionOptions  # type: ignore[import-untyped]  # it ships no types
 from onnxruntime.training.api import CheckpointState, Module  # type: ignore[import-untyped]
 
-from ondevice.artifact import Artifact, ArtifactError
 from ondevice.backends import Batch, StepResult
-from ondevice.onnx_file import refuse_external_data
-from ondevice.padding import check_step, pad_batch
-from ondevice.vocabulary import FloatArray, Parameters
+from ondevice.backends.padding import check_step, pad_batch
+from ondevice.contract.artifact import Artifact, ArtifactError
+from ondevice.contract.onnx_file import refuse_external_data
+from ondevice.contract.vocabulary import FloatArray, Parameters
 
 
 class OnnxruntimeTrainingBackend:

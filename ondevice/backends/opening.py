@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from ondevice.artifact import Artifact
 from ondevice.backends import Backend
+from ondevice.contract.artifact import Artifact
 
 Runtime = Literal["executorch", "onnxruntime", "onnxruntime-training", "executorch-stock"]
 RUNTIMES: tuple[Runtime, ...] = get_args(Runtime)

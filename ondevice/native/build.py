@@ -21,24 +21,25 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from ondevice.cache_folder import default_cache_folder
+from ondevice.tools.cache_folder import default_cache_folder
 
 SOURCE_FOLDER = Path(__file__).parent
+SOURCE_FOLDERS = tuple(SOURCE_FOLDER / name for name in ("kernels", "operators", "runtime"))
 KERNEL_SOURCES = (
-    "product.cpp",
-    "depthwise.cpp",
-    "group_norm.cpp",
-    "convolution.cpp",
-    "max_pool.cpp",
-    "kernel_table.cpp",
+    "kernels/product.cpp",
+    "kernels/depthwise.cpp",
+    "kernels/group_norm.cpp",
+    "kernels/convolution.cpp",
+    "kernels/max_pool.cpp",
+    "kernels/kernel_table.cpp",
 )
 """Compiled once per instruction set."""
 COMMON_SOURCES = (
-    "dispatch.cpp",
-    "product_operators.cpp",
-    "convolution_operators.cpp",
-    "plane_operators.cpp",
-    "program.cpp",
+    "kernels/dispatch.cpp",
+    "operators/product.cpp",
+    "operators/convolution.cpp",
+    "operators/planes.cpp",
+    "runtime/program.cpp",
 )
 RUNTIME_LIBRARIES = ("executorch", "executorch_kernels_optimized", "executorch_threadpool")
 """Of the wheel, none of which needs torch."""
@@ -112,15 +113,22 @@ def compile_objects(target: Target, executorch: Path, folder: Path) -> list[Path
     headers = [f"-isystem{include}", f"-isystem{include / 'executorch/runtime/core/portable_type/c10'}"]
     objects, commands = [], []
     for name in COMMON_SOURCES:
-        objects.append(folder / f"{name}.o")
-        commands.append([*FLAGS, *headers, "-c", str(SOURCE_FOLDER / name), "-o", str(objects[-1])])
+        objects.append(_object(folder, name))
+        commands.append(
+            [*FLAGS, f"-I{SOURCE_FOLDER}", *headers, "-c", str(SOURCE_FOLDER / name), "-o", str(objects[-1])]
+        )
     for instruction_set, flags in target.instruction_sets:
-        chosen = [*FLAGS, *KERNEL_FLAGS, *flags, f"-DFEDSS_ISA={instruction_set}"]
+        chosen = [*FLAGS, f"-I{SOURCE_FOLDER}", *KERNEL_FLAGS, *flags, f"-DFEDSS_ISA={instruction_set}"]
         for name in KERNEL_SOURCES:
-            objects.append(folder / f"{name}.{instruction_set}.o")
+            objects.append(_object(folder, f"{name}.{instruction_set}"))
             commands.append([*chosen, "-c", str(SOURCE_FOLDER / name), "-o", str(objects[-1])])
     on_all_cores(lambda arguments: _run(target, arguments), commands)
     return objects
+
+
+def _object(folder: Path, name: str) -> Path:
+    """Kernels and operators of one family are files of the same name in two folders."""
+    return folder / f"{name.replace('/', '-')}.o"
 
 
 def on_all_cores(compile_one: Callable[[list[str]], None], commands: Sequence[list[str]]) -> None:
@@ -152,8 +160,10 @@ def _fingerprint(target: Target) -> str:
     digest = hashlib.sha256()
     digest.update(repr((target, FLAGS, KERNEL_FLAGS, importlib.metadata.version("executorch"))).encode())
     digest.update(str(executorch_folder()).encode())  # the library finds the runtime there
-    for source in sorted([*SOURCE_FOLDER.glob("*.h"), *SOURCE_FOLDER.glob("*.cpp")]):
-        digest.update(source.name.encode())
+    for source in sorted(
+        path for folder in SOURCE_FOLDERS for path in folder.iterdir() if path.suffix in (".h", ".cpp")
+    ):
+        digest.update(f"{source.parent.name}/{source.name}".encode())
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 

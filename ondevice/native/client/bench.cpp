@@ -6,7 +6,7 @@
 #include "failure.h"
 #include "local_training.h"
 #include "measurement.h"
-#include "program.h"
+#include "runtime/program.h"
 #include "strict_json.h"
 #include "training_step.h"
 

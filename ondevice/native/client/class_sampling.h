@@ -1,4 +1,4 @@
-// Which classes a client asks for, and what is added to their logits: the C++ twin of ondevice/class_sampling.py.
+// Which classes a client asks for, and what is added to their logits: the C++ twin of ondevice/client/class_sampling.py.
 #pragma once
 
 #include <cstdint>

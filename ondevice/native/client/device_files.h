@@ -1,5 +1,5 @@
 // What lies on a device beside the artifact: the round's plan, the client's examples and its private seed.  The formats are
-// described, and written, in ondevice/device_files.py.
+// described, and written, in ondevice/client/device_files.py.
 #pragma once
 
 #include <memory>

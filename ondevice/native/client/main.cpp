@@ -1,5 +1,5 @@
 // fedss-client: a whole client of the federation in one program, without Python and without torch.  The verbs `request` and
-// `train` are the two steps of ondevice/client.py; `check` and `bench` prove and measure the artifact on this device.
+// `train` are the two steps of ondevice/client/client.py; `check` and `bench` prove and measure the artifact on this device.
 #include <cmath>
 #include <cstdio>
 #include <exception>
@@ -13,7 +13,7 @@
 #include "golden_check.h"
 #include "local_training.h"
 #include "measurement.h"
-#include "program.h"
+#include "runtime/program.h"
 #include "strict_json.h"
 
 namespace {
@@ -21,7 +21,7 @@ namespace {
 using namespace fedss;
 
 constexpr const char* kRuntime = "executorch";
-constexpr double kBaselineSlack = 3;  // of executorch-stock; see SLACK in ondevice/golden_step.py
+constexpr double kBaselineSlack = 3;  // of executorch-stock; see SLACK in ondevice/contract/golden_step.py
 constexpr const char* kUsage =
     "usage: fedss-client request --data FILE --seed-file FILE --plan FILE --out FILE\n"
     "       fedss-client train   --data FILE --seed-file FILE --plan FILE --slice FILE --artifact DIR --out FILE\n"

@@ -1,4 +1,4 @@
-// SplitMix64 and three ways to use it: the C++ twin of ondevice/portable_random.py, draw for draw.
+// SplitMix64 and three ways to use it: the C++ twin of ondevice/contract/portable_random.py, draw for draw.
 #pragma once
 
 #include <cstdint>

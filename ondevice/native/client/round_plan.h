@@ -1,4 +1,4 @@
-// What the server tells a client of a round, and the client's number in it: the C++ twin of RoundPlan in ondevice/vocabulary.py.
+// What the server tells a client of a round, and the client's number in it: the C++ twin of RoundPlan in ondevice/contract/vocabulary.py.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Weights live inside the program, which hands out tensors that share their memory: a step writes the caller's weights there
-// first.  Its width is fixed, so columns and adjustments are padded (`ondevice.padding`).
+// first.  Its width is fixed, so columns and adjustments are padded (`ondevice.backends.padding`).
 #include "stock_step.h"
 
 #include <executorch/extension/module/module.h>

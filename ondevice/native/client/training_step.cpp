@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "failure.h"
-#include "program.h"
+#include "runtime/program.h"
 #include "stock_step.h"
 
 namespace fedss {

@@ -1,4 +1,4 @@
-// The messages of a round, format version 1: the C++ twin of ondevice/wire.py, which describes the format.  A device writes
+// The messages of a round, format version 1: the C++ twin of ondevice/contract/wire.py, which describes the format.  A device writes
 // requests and updates and reads slices, so that is all there is here.
 #pragma once
 

@@ -1,0 +1,1 @@
+"""What an exported step costs: memory, a budget for it, operators, bytes on the wire."""

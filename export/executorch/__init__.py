@@ -1,0 +1,1 @@
+"""ExecuTorch: the traced graph rewritten to the operators of `ondevice/native`."""

@@ -1,0 +1,1 @@
+"""Which operators of ours an ATen operator becomes, by family."""

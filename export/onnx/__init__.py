@@ -1,0 +1,1 @@
+"""ONNX Runtime: the traced graph in standard operators, and the official training artifacts."""

@@ -1,0 +1,72 @@
+"""The images that a step is proved on: flat, nearly flat, edges and noise.
+
+Noise alone proves little.  Photographs have saturated skies, and icons and scans are mostly one colour: there GroupNorm
+divides by a small deviation, sums are of equal numbers that all round the same way, and what a kernel loses in a
+difference of large numbers shows.  A middle grey is left out: its pixels are 0, and gradients grow by 1/√ε a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ondevice.contract.vocabulary import FloatArray
+
+WHITE, BLACK = 1.0, -1.0
+Shape = tuple[int, int, int]
+Draw = Callable[[np.random.Generator, Shape], FloatArray]
+
+
+def patchwork(random: np.random.Generator, shape: Shape) -> FloatArray:
+    """Upper half white with a black quarter, lower half noise: every kind in one picture, for a micro-batch of one."""
+    image = noise(random, shape)
+    image[:, : shape[1] // 2] = WHITE
+    image[:, : shape[1] // 2, : shape[2] // 2] = BLACK
+    return image
+
+
+def nearly_flat(random: np.random.Generator, shape: Shape) -> FloatArray:
+    """White with one black pixel."""
+    image = white(random, shape)
+    image[:, random.integers(shape[1]), random.integers(shape[2])] = BLACK
+    return image
+
+
+def white(_: np.random.Generator, shape: Shape) -> FloatArray:
+    return np.full(shape, WHITE, np.float32)
+
+
+def black(_: np.random.Generator, shape: Shape) -> FloatArray:
+    return np.full(shape, BLACK, np.float32)
+
+
+def grey(random: np.random.Generator, shape: Shape) -> FloatArray:
+    return np.full(shape, random.choice([-1, 1]) * random.uniform(0.2, 0.8), np.float32)
+
+
+def upright_edge(random: np.random.Generator, shape: Shape) -> FloatArray:
+    """Black on the left, white on the right."""
+    image = white(random, shape)
+    image[:, :, : random.integers(1, max(2, shape[2]))] = BLACK
+    return image
+
+
+def level_edge(random: np.random.Generator, shape: Shape) -> FloatArray:
+    """White above, black below."""
+    image = black(random, shape)
+    image[:, : random.integers(1, max(2, shape[1]))] = WHITE
+    return image
+
+
+def noise(random: np.random.Generator, shape: Shape) -> FloatArray:
+    return random.standard_normal(shape, np.float32)
+
+
+KINDS: tuple[Draw, ...] = (patchwork, nearly_flat, white, upright_edge, grey, level_edge, black, noise)
+"""The golden step takes the first ones; after the last come more of noise."""
+
+
+def kind_of(position: int) -> Draw:
+    """What the image at a position of a batch shows."""
+    return KINDS[position] if position < len(KINDS) else noise

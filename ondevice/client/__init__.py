@@ -1,0 +1,1 @@
+"""What travels to a device: the client's half of a round."""

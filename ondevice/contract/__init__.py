@@ -1,0 +1,1 @@
+"""The words everyone shares: nouns, messages, artifacts, random draws.  numpy only."""

@@ -1,0 +1,340 @@
+"""The artifact directory: one exported training step with everything a device needs to run it and to check itself.
+
+    manifest.json         what is in it: step, shapes, order of inputs and outputs, sizes and hashes, memory, parity
+    step.pte embed.pte    ExecuTorch;  step.onnx embed.onnx  ONNX Runtime;  ort_training/*  ONNX Runtime training
+    initial.safetensors   every tensor of the extractor by name, the frozen ones too
+    golden.safetensors    one step: inputs, expected loss and gradients (`ondevice.contract.golden_step`)
+
+`open_artifact` checks the version, the sizes and the hashes before anything else opens a file, so that a torn copy or a
+changed byte is one clear error and never a wrong gradient.  Nothing here imports torch: a device reads artifacts too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
+
+import numpy as np
+
+from ondevice.contract import safetensors_file
+from ondevice.contract.golden_bounds import check_golden_step
+from ondevice.contract.golden_step import GoldenStep, golden_from_tensors
+from ondevice.contract.manifest_fields import Fields, check_array
+from ondevice.contract.vocabulary import FloatArray, LogitKind, StepSpec, TrainScope
+
+FORMAT = "fedss-artifact"
+VERSION = 1
+MANIFEST = "manifest.json"
+INITIAL = "initial.safetensors"
+GOLDEN = "golden.safetensors"
+MEGABYTE = 1 << 20
+"""What a phone's memory is counted in, here and wherever a figure says MB."""
+
+
+class ArtifactError(ValueError):
+    """An artifact, or the weights for one, cannot be used: missing, changed, too new, or of another shape."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One float32 tensor of the extractor."""
+
+    name: str
+    shape: tuple[int, ...]
+    trainable: bool
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """What a file of the artifact must look like."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class MemoryFigure:
+    """What one runtime needs for a step of `micro_batch` examples over `width` classes."""
+
+    runtime: str
+    micro_batch: int
+    width: int
+    planned_bytes: int | None
+    """The arena that the program asks for; None where the runtime plans at run time."""
+    peak_bytes: int | None
+    """Measured: of a process that only steps, a batch of 32 in micro-batches; None where it was not measured."""
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far one runtime's gradients were from float64 when the artifact was made."""
+
+    worst_relative_error: float
+    """Largest over the gradients: L2 distance over L2 norm."""
+    worst_tensor: str
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """manifest.json.  Its own SHA-256 names the artifact, for it holds the hash of everything else."""
+
+    spec: StepSpec
+    micro_batch: int
+    """Examples of one step; a smaller batch is padded, a larger one is split."""
+    max_width: int
+    """The most columns that a step takes; any number from 1 up to it will do."""
+    runtimes: tuple[str, ...]
+    parameters: tuple[Parameter, ...]
+    """In the module's order; the trainable ones among them are the step's first inputs."""
+    files: Mapping[str, FileEntry]
+    memory: tuple[MemoryFigure, ...]
+    parity: Mapping[str, Parity]
+    operators: Mapping[str, Mapping[str, int]]
+    """Per program file, how often each operator occurs."""
+    provenance: Mapping[str, Any]
+    """Seed, weights and budget that it was made from, and the versions of the tools that made it."""
+
+    def to_json(self) -> str:
+        trainable = [parameter.name for parameter in self.parameters if parameter.trainable]
+        document = {
+            "format": FORMAT,
+            "version": VERSION,
+            **asdict(self),
+            # The order is a contract (`ondevice.model.train_step`); written out for readers in other languages.
+            "inputs": [*trainable, "columns", "adjust", "images", "labels", "example_weight"],
+            "outputs": ["loss", *(f"gradient/{name}" for name in [*trainable, "columns"])],
+        }
+        return json.dumps(document, indent=1) + "\n"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """An artifact whose files were checked."""
+
+    directory: Path
+    manifest: Manifest
+    sha256: str
+
+    @property
+    def spec(self) -> StepSpec:
+        return self.manifest.spec
+
+    @property
+    def micro_batch(self) -> int:
+        return self.manifest.micro_batch
+
+    @property
+    def max_width(self) -> int:
+        return self.manifest.max_width
+
+    @property
+    def trainable(self) -> tuple[str, ...]:
+        """The extractor's tensors that learn, in contract order."""
+        return tuple(parameter.name for parameter in self.manifest.parameters if parameter.trainable)
+
+    @property
+    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The extractor's tensors that learn, in contract order."""
+        return {
+            parameter.name: parameter.shape for parameter in self.manifest.parameters if parameter.trainable
+        }
+
+    def path(self, name: str) -> Path:
+        """Where a file of the artifact lies."""
+        if name not in self.manifest.files:
+            made_for = ", ".join(self.manifest.runtimes)
+            raise ArtifactError(
+                f"{self.directory} has no {name}: it was exported for {made_for}; export again with the runtime you need"
+            )
+        return self.directory / name
+
+    def initial(self) -> dict[str, FloatArray]:
+        """The weights it was exported with, every tensor of the extractor, in the module's order."""
+        tensors = _read_tensors(self.path(INITIAL))
+        expected = {parameter.name: parameter.shape for parameter in self.manifest.parameters}
+        check_tensors(tensors, expected, f"{self.directory / INITIAL}")
+        return {name: tensors[name] for name in expected}
+
+    def golden(self) -> GoldenStep:
+        """The step that every runtime must reproduce."""
+        path = self.path(GOLDEN)
+        try:
+            golden = golden_from_tensors(_read_tensors(path), self.trainable)
+            check_golden_step(golden, self.spec, self.max_width, self.parameter_shapes)
+        except KeyError as missing:
+            raise ArtifactError(f"{path} has no tensor {missing}; export it again") from missing
+        except (ValueError, TypeError, IndexError) as error:
+            raise ArtifactError(
+                f"{path} holds no golden step of this artifact ({error}); export it again"
+            ) from error
+        return golden
+
+
+def open_artifact(directory: Path) -> Artifact:
+    """Read the manifest and check every file against it."""
+    path = directory / MANIFEST
+    try:
+        text = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ArtifactError(
+            f"{directory} is not an artifact: no {MANIFEST} in it; make one with `fedss export`"
+        ) from error
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read ({error}); copy the artifact again") from error
+    manifest = _manifest_from_json(text, path)
+    for name, entry in manifest.files.items():
+        _check_file(directory, name, entry)
+    return Artifact(directory, manifest, hashlib.sha256(text).hexdigest())
+
+
+def write_artifact(directory: Path, manifest: Manifest, files: Mapping[str, bytes]) -> Artifact:
+    """Fill an empty directory.  `manifest.files` is made here, from the bytes; the manifest is written last."""
+    entries = {name: FileEntry(len(data), hashlib.sha256(data).hexdigest()) for name, data in files.items()}
+    for name, data in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return rewrite_manifest(directory, replace(manifest, files=entries))
+
+
+def rewrite_manifest(directory: Path, manifest: Manifest) -> Artifact:
+    """Put a manifest beside files that it already describes."""
+    text = manifest.to_json().encode()
+    temporary = directory / f"{MANIFEST}.partial"
+    temporary.write_bytes(text)
+    temporary.replace(directory / MANIFEST)
+    return Artifact(directory, manifest, hashlib.sha256(text).hexdigest())
+
+
+def check_tensors(
+    given: Mapping[str, FloatArray], expected: Mapping[str, tuple[int, ...]], what: str
+) -> None:
+    """Same names, same shapes, float32, finite; the message names the first tensor that is not."""
+    missing = [name for name in expected if name not in given]
+    unknown = [name for name in given if name not in expected]
+    if missing or unknown:
+        raise ArtifactError(
+            f"{what}: {_listing('lacks', missing)}{_listing('has the unknown', unknown)}of {len(expected)} expected"
+        )
+    for name, shape in expected.items():
+        if given[name].shape != shape or given[name].dtype != np.float32:
+            found = f"{given[name].dtype}{list(given[name].shape)}"
+            raise ArtifactError(f"{what}: {name} is {found}; expected float32{list(shape)}")
+        if not np.isfinite(given[name]).all():
+            raise ArtifactError(f"{what}: {name} holds values that are not finite; expected trained weights")
+
+
+def _listing(verb: str, names: list[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{verb} {', '.join(names[:3])}{more}; "
+
+
+def _check_file(directory: Path, name: str, entry: FileEntry) -> None:
+    """Size first: it is free, and tells a torn copy from a changed one."""
+    again = "copy the artifact again, or export it again"
+    path = directory / name
+    if not path.is_file():
+        raise ArtifactError(f"{path} is missing, though {MANIFEST} lists it; {again}")
+    size = path.stat().st_size
+    if size != entry.size:
+        raise ArtifactError(f"{path} has {size} bytes; {MANIFEST} says {entry.size}; {again}")
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    if digest != entry.sha256:
+        raise ArtifactError(
+            f"{path} was changed: its SHA-256 is {digest}; {MANIFEST} says {entry.sha256}; {again}"
+        )
+
+
+def _read_tensors(path: Path) -> dict[str, Any]:
+    try:
+        tensors, _ = safetensors_file.from_bytes(path.read_bytes())
+    except safetensors_file.SafetensorsError as error:
+        raise ArtifactError(f"{path} is not a safetensors file ({error}); export it again") from error
+    return {name: np.array(tensor) for name, tensor in tensors.items()}  # writable copies, aligned
+
+
+def _manifest_from_json(text: bytes, path: Path) -> Manifest:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{path} is not JSON ({error}); export it again") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ArtifactError(f"{path} does not describe a {FORMAT}; make one with `fedss export`")
+    if document.get("version") != VERSION:
+        raise ArtifactError(
+            f"{path} has format version {str(document.get('version'))[:20]}; this program reads version {VERSION}: "
+            "update it, or export the artifact again"
+        )
+    try:
+        return _manifest_from_document(document)
+    except ValueError as error:
+        raise ArtifactError(f"{path} is damaged: {error}; export it again") from error
+
+
+def _manifest_from_document(document: dict[str, Any]) -> Manifest:
+    fields = Fields(document, "")
+    spec = Fields(fields.raw("spec"), "spec")
+    spec.expect("architecture", "embedding_dim", "image_shape", "logits", "train")
+    manifest = Manifest(
+        spec=StepSpec(
+            spec.text("architecture"),
+            spec.count("embedding_dim", 1),
+            cast(tuple[int, int, int], spec.shape("image_shape")),
+            cast(LogitKind, spec.text("logits")),
+            cast(TrainScope, spec.text("train")),
+        ),
+        micro_batch=fields.count("micro_batch", 1),
+        max_width=fields.count("max_width", 1),
+        runtimes=fields.texts("runtimes"),
+        parameters=tuple(
+            Parameter(entry.text("name"), entry.shape("shape"), entry.flag("trainable"))
+            for entry in fields.objects("parameters")
+        ),
+        files={
+            _inside(name): FileEntry(entry.count("size"), entry.text("sha256"))
+            for name, entry in fields.named("files").items()
+        },
+        memory=tuple(
+            MemoryFigure(
+                entry.text("runtime"),
+                entry.count("micro_batch"),
+                entry.count("width"),
+                entry.optional_count("planned_bytes"),
+                entry.optional_count("peak_bytes"),
+            )
+            for entry in fields.objects("memory")
+        ),
+        parity={
+            runtime: Parity(
+                entry.real("worst_relative_error"), entry.text("worst_tensor"), entry.flag("passed")
+            )
+            for runtime, entry in fields.named("parity").items()
+        },
+        operators={name: histogram.counts() for name, histogram in fields.named("operators").items()},
+        provenance=fields.raw("provenance"),
+    )
+    check_array("a micro-batch", (manifest.micro_batch, *manifest.spec.image_shape))
+    check_array("the columns", (manifest.max_width, manifest.spec.column_dim))
+    for parameter in manifest.parameters:
+        check_array(parameter.name, parameter.shape)
+    return manifest
+
+
+def _inside(name: str) -> str:
+    """A manifest may come from anywhere: it must not name a file outside its directory."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise ValueError(f"file name {name!r} leads out of the artifact")
+    return name

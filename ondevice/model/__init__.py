@@ -1,0 +1,1 @@
+"""The training step in torch: extractors, objectives, and the module that is traced."""

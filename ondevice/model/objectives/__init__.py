@@ -1,0 +1,1 @@
+"""The losses: the one place for their mathematics."""

@@ -1,0 +1,1 @@
+"""An open ExecuTorch program, from C++ and from Python."""

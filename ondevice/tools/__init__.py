@@ -1,0 +1,1 @@
+"""Processes that only step, the cache folder, versions."""

@@ -1,0 +1,1 @@
+"""Labelled examples on disk, split among clients."""

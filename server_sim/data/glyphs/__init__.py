@@ -1,0 +1,1 @@
+"""The embedded data: which characters, who owns what, how they are drawn."""

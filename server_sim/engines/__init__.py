@@ -1,0 +1,1 @@
+"""How messages reach the clients: in this process, or in others."""

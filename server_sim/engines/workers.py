@@ -1,0 +1,236 @@
+"""Clients of a round in parallel processes: the same conversation as `server_sim.engines.in_process`, over pipes.
+
+A worker holds one conversation at a time: told a client and a plan, it sends the request, is answered with the slice, and
+sends the update.  Updates are handed out in the order of the clients, and no client starts more than a few places ahead
+of the one that is waited for, so that neither the result nor the memory depends on who is faster.
+
+Whatever becomes of a worker costs its client and nothing else: one that dies, at whatever moment, that sends what is no
+message, or that takes longer than a client may, is killed and replaced.  The server reads bytes from it, never pickles.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from types import TracebackType
+from typing import Any
+
+from ondevice.contract.vocabulary import RoundPlan
+from ondevice.contract.wire import MAX_MESSAGE_BYTES, WireError
+from server_sim.engines.in_process import Answer, ClientFailure
+from server_sim.engines.simulated_clients import OpenClients
+from server_sim.engines.worker_process import (
+    FAILURE,
+    READY,
+    REFUSED,
+    REQUEST,
+    UPDATE,
+    failure_from_bytes,
+    work,
+)
+
+START_SECONDS = 600.0
+"""That a worker process may take until it is ready for its first client: it imports torch, on a machine that may be busy."""
+_LAST_MOMENT = 1.0
+"""Seconds between a worker's pipe closing and its end: its exit code is the reason that is told."""
+
+
+class WorkerLink:
+    """A fixed number of worker processes, each training one client at a time, for at most `client_timeout` seconds."""
+
+    def __init__(self, open_clients: OpenClients, num_workers: int, client_timeout: float) -> None:
+        self._open_clients = open_clients
+        self._client_timeout = client_timeout
+        self._workers = [self._new_worker() for _ in range(num_workers)]
+
+    def exchange(
+        self, plan: RoundPlan, client_ids: Sequence[int], answer: Answer
+    ) -> Iterator[tuple[int, bytes | ClientFailure]]:
+        waiting = list(enumerate(client_ids))[::-1]
+        finished: dict[int, bytes | ClientFailure] = {}
+        next_out = 0
+        try:
+            while next_out < len(client_ids):
+                for index, worker in enumerate(self._workers):
+                    if (
+                        worker.place is None
+                        and waiting
+                        and waiting[-1][0] < next_out + 2 * len(self._workers)
+                    ):
+                        place, client_id = waiting.pop()
+                        if not self._start(index, place, client_id, plan):
+                            finished[place] = ClientFailure("no worker process can be started for it")
+                busy = {worker.pipe: worker for worker in self._workers if worker.place is not None}
+                for pipe in wait(list(busy)) if busy else ():
+                    worker = busy[pipe]  # type: ignore[index]  # wait() is typed for sockets and handles as well
+                    heard_at, outcome = worker.place, worker.hear(answer)
+                    if outcome is not None:
+                        assert heard_at is not None
+                        finished[heard_at] = outcome
+                while next_out in finished:
+                    yield client_ids[next_out], finished.pop(next_out)
+                    next_out += 1
+        finally:
+            # Left early, as by Ctrl-C: what the others were asked for is not wanted, and must not answer the next round.
+            for worker in self._workers:
+                if worker.place is not None:
+                    worker.close()
+
+    def _start(self, index: int, place: int, client_id: int, plan: RoundPlan) -> bool:
+        """Give a free worker its next client.  One that died while idle is replaced, and has cost nothing."""
+        if self._workers[index].start(place, client_id, plan):
+            return True
+        self._workers[index].close()
+        self._workers[index] = self._new_worker()
+        return self._workers[index].start(place, client_id, plan)
+
+    def _new_worker(self) -> _Worker:
+        return _Worker(self._open_clients, self._client_timeout)
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.close()
+
+    def __enter__(self) -> WorkerLink:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Worker:
+    """The server's end of one worker process."""
+
+    def __init__(self, open_clients: OpenClients, client_timeout: float) -> None:
+        # spawn, not fork: torch's threads do not survive a fork
+        context = multiprocessing.get_context("spawn")
+        self.pipe: Connection[Any, Any]
+        self.pipe, far_end = context.Pipe()
+        self._process: SpawnProcess = context.Process(target=work, args=(far_end, open_clients), daemon=True)
+        self._process.start()
+        far_end.close()
+        self.place: int | None = None
+        """Of its client among those of the round; None while it is free."""
+        self._client_id = -1
+        self._client_timeout = client_timeout
+        self._is_ready = False
+        self._has_asked = False
+        self._clock = _Clock(self._process)
+
+    def start(self, place: int, client_id: int, plan: RoundPlan) -> bool:
+        """Begin a conversation; False if the worker is not there any more."""
+        if self.pipe.closed or not self._process.is_alive():
+            return False
+        try:
+            self.pipe.send((client_id, plan))  # a pickle, but from the server to a process of its own
+        except OSError:
+            return False
+        self.place = place
+        self._client_id = client_id
+        self._has_asked = False
+        self._clock.start(self._client_timeout if self._is_ready else START_SECONDS)
+        return True
+
+    def hear(self, answer: Answer) -> bytes | ClientFailure | None:
+        """Take the worker's next message; the outcome of the conversation, or None while it goes on."""
+        try:
+            # A worker that stops in the middle of a message does not hold the server for longer than the clock runs.
+            message = self.pipe.recv_bytes(MAX_MESSAGE_BYTES + 1)
+        except (EOFError, OSError):
+            return self._given_up()
+        kind, content = message[:1], message[1:]
+        if kind == READY and not self._is_ready:
+            self._is_ready = True
+            self._clock.start(self._client_timeout)
+            return None
+        if kind == REQUEST and not self._has_asked:
+            self._has_asked = True
+            return self._reply(content, answer)
+        if kind == UPDATE and self._has_asked:
+            return self._finished(content)
+        if kind == FAILURE:
+            with suppress(ValueError, RecursionError):
+                return self._finished(failure_from_bytes(content))
+        self.close()
+        return ClientFailure("its worker process sent something that is not a message")
+
+    def _reply(self, request: bytes, answer: Answer) -> bytes | ClientFailure | None:
+        try:
+            slice_message = answer(self._client_id, request)
+        except WireError as error:
+            with suppress(OSError):  # a worker that is gone need not be told
+                self.pipe.send_bytes(REFUSED)
+            return self._finished(ClientFailure(f"bad message: {error}"))
+        try:
+            self.pipe.send_bytes(slice_message)
+        except OSError:
+            return self._given_up()
+        return None
+
+    def _finished(self, outcome: bytes | ClientFailure) -> bytes | ClientFailure:
+        self._clock.stop()
+        self.place = None
+        return outcome
+
+    def _given_up(self) -> ClientFailure:
+        """The pipe is broken: the process died, or the clock has killed it."""
+        timed_out = self._clock.stop()
+        if not timed_out:
+            self._process.join(_LAST_MOMENT)
+        self.close()
+        if not timed_out:
+            return ClientFailure(f"its worker process died with exit code {self._process.exitcode}")
+        if not self._is_ready:
+            return ClientFailure(f"its worker process was not ready within {START_SECONDS:g} seconds")
+        return ClientFailure(
+            f"sent no update within {self._client_timeout:g} seconds (server.client_timeout)"
+        )
+
+    def close(self) -> None:
+        """The process ends, whatever it does at the moment; `start` will say that it is gone."""
+        self._clock.stop()
+        self.place = None
+        self.pipe.close()
+        self._process.kill()
+        self._process.join()
+
+
+class _Clock:
+    """Kills a process that takes too long.  That ends everything the server may be waiting for: a message that does not
+    come, one that comes by half, and one that the worker does not take."""
+
+    def __init__(self, process: SpawnProcess) -> None:
+        self._process = process
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._rang = False
+
+    def start(self, seconds: float) -> None:
+        """From now on; what was running is stopped."""
+        self.stop()
+        timer = threading.Timer(seconds, lambda: self._ring(timer))
+        timer.daemon = True
+        with self._lock:
+            self._rang = False
+            self._timer = timer
+        timer.start()
+
+    def stop(self) -> bool:
+        """True if it has killed the process."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            return self._rang
+
+    def _ring(self, timer: threading.Timer) -> None:
+        with self._lock:
+            if self._timer is timer:  # not stopped, nor started anew, at the last moment
+                self._rang = True
+                self._process.kill()

@@ -1,0 +1,1 @@
+"""The server's state and its arithmetic: tables, optimizers, aggregation."""

@@ -1,0 +1,124 @@
+"""What an operator is told: every argument is in the ONNX graph, or refused by name; none is ignored."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from export.onnx.lowering import lower_step
+from export.onnx.training_artifacts import lower as lower_for_training
+from export.proof.golden import expected_step, float64_copy
+from export.unsupported_operator import UnsupportedOperator
+from ondevice.backends import StepResult
+from ondevice.contract.golden_step import compare
+from ondevice.contract.vocabulary import StepSpec
+from ondevice.model.train_step import TrainStep
+
+Body = Callable[[Tensor], Tensor]
+
+
+class Between(nn.Module):
+    """A convolution, what is to be tried, and the embedding."""
+
+    def __init__(self, body: Body) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(2, 4, 3, padding=1)
+        self.body = body
+        self.embedding = nn.Linear(int(self.pooled(torch.zeros(1, 2, 9, 8)).shape[1]), 5)
+
+    def pooled(self, images: Tensor) -> Tensor:
+        return self.body(self.convolution(images)).flatten(1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        embeddings: Tensor = self.embedding(self.pooled(images))
+        return embeddings
+
+
+def step_with(body: Body) -> TrainStep:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return TrainStep(StepSpec("between", 5, (2, 9, 8)), Between(body))
+
+
+def assert_right(body: Body) -> None:
+    step = step_with(body)
+    images = np.random.default_rng(0).standard_normal((3, 2, 9, 8), np.float32)
+    golden = expected_step(float64_copy(step), images, 6, seed=0)
+    session = onnxruntime.InferenceSession(lower_step(step, 3, 8), providers=["CPUExecutionProvider"])
+    weights = {name: step.extractor.get_parameter(name).detach().numpy() for name in step.trainable}
+    data = {"columns": golden.columns, "adjust": golden.adjust, "images": images}
+    batch = {"labels": golden.batch.labels, "example_weight": golden.batch.example_weight}
+    loss, *gradients, of_columns = session.run(None, {**weights, **data, **batch})
+    found = StepResult(float(loss), dict(zip(step.trainable, gradients, strict=True)), of_columns)
+    comparison = compare(found, golden)
+    assert comparison.passed, comparison.explain()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(lambda x: torch.add(x, F.relu(x), alpha=0.5), id="add"),
+        pytest.param(lambda x: torch.add(F.relu(x), x, alpha=-2), id="add, negative"),
+        pytest.param(lambda x: torch.sub(x, F.relu(x), alpha=0.25), id="sub"),
+        pytest.param(
+            lambda x: x * 2.0 + x.mean((2, 3), keepdim=True), id="a number times planes, plus planes"
+        ),
+        pytest.param(lambda x: F.relu(x[:, :, -5:]), id="slice from the end"),
+        pytest.param(lambda x: F.relu(x[:, :, 1:-1]), id="slice between"),
+        pytest.param(lambda x: F.max_pool1d(x.flatten(2), 2), id="max-pooling over one axis"),
+    ],
+)
+def test_arithmetic_and_slices(body: Body) -> None:
+    assert_right(body)
+
+
+Window = tuple[int | tuple[int, int], int, int, int, bool]
+"""Kernel, stride, padding, dilation, ceil mode."""
+REFUSED: tuple[Window, ...] = ((2, 2, 1, 2, True), (2, 3, 1, 2, True), ((2, 3), 3, 1, 2, True))
+WINDOWS = [
+    window
+    for window in itertools.product((2, (2, 3)), (2, 3), (0, 1), (1, 2), (False, True))
+    if window not in REFUSED
+]
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_max_pool(window: Window) -> None:
+    assert_right(lambda x: F.max_pool2d(x, *window))
+
+
+@pytest.mark.parametrize("window", REFUSED, ids=str)
+def test_a_window_that_ends_far_outside_is_refused_by_name(window: Window) -> None:
+    with pytest.raises(UnsupportedOperator, match=r"max_pool2d.*smaller than the kernel"):
+        lower_step(step_with(lambda x: F.max_pool2d(x, *window)), 3, 8)
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        pytest.param(lambda x: x.sum((2, 3), dtype=torch.float64).float(), "dtype=torch.float64", id="sum"),
+        pytest.param(lambda x: x[:, :, ::2], "slice", id="slice with a step"),
+        pytest.param(lambda x: F.threshold(x, 1.0, 0.0), "threshold", id="threshold that is no ReLU"),
+        pytest.param(lambda x: F.group_norm(x, 2), "native_group_norm", id="GroupNorm without a weight"),
+        pytest.param(lambda x: torch.rsub(x, 1.0, alpha=2.0), "rsub", id="rsub"),
+        pytest.param(lambda x: x.to(torch.float64).to(torch.float32), "torch.float64", id="cast"),
+        pytest.param(
+            lambda x: F.group_norm(x.flatten(2), 2), "native_group_norm", id="GroupNorm over one axis"
+        ),
+    ],
+)
+def test_what_a_formulation_does_not_know_is_refused_by_name(body: Body, named: str) -> None:
+    with pytest.raises(UnsupportedOperator, match=rf"the model uses .*{named}"):
+        lower_step(step_with(body), 3, 8)
+
+
+def test_the_training_artifacts_refuse_the_same() -> None:
+    with pytest.raises(UnsupportedOperator, match="native_group_norm"):
+        lower_for_training(step_with(lambda x: F.group_norm(x, 2)), 3, 8)

@@ -1,0 +1,111 @@
+"""The golden step: the truth in float64, over examples that no rounding can push across a kink."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from export.proof.golden import build_step, draw_images, expected_step, float64_copy
+from export.proof.golden_images import (
+    BLACK,
+    KINDS,
+    WHITE,
+    black,
+    grey,
+    level_edge,
+    nearly_flat,
+    noise,
+    upright_edge,
+    white,
+)
+from export.proof.kinks import AcrossKinks, clearance, roundings_of
+from ondevice.backends.eager import EagerBackend, initial_parameters
+from ondevice.contract.golden_step import check_golden
+from ondevice.contract.vocabulary import EXCLUDED, StepSpec
+
+SPEC = StepSpec("mobilenet_v3_small", embedding_dim=8, image_shape=(3, 32, 32))
+
+
+@pytest.mark.parametrize("position", [KINDS.index(kind) for kind in (nearly_flat, upright_edge, grey, noise)])
+def test_chosen_examples_stay_clear_of_kinks_where_others_do_not(position: int) -> None:
+    step = float64_copy(build_step(SPEC, initial_parameters(SPEC, 0)))
+    chosen = clearance(step.extractor, draw_images(step, position + 1, seed=0)[-1:])[0]
+    random = np.random.default_rng(1)
+    others = np.stack([KINDS[position](random, SPEC.image_shape) for _ in range(12)])
+    assert chosen > clearance(step.extractor, others).min()
+    assert chosen > 1  # rounding alone does not carry any of its activations across
+
+
+def test_a_batch_shows_every_kind_of_image_and_then_noise() -> None:
+    step = float64_copy(build_step(SPEC, initial_parameters(SPEC, 0)))
+    images = draw_images(step, len(KINDS) + 1, seed=0)
+    spread = [len(np.unique(image)) for image in images]
+    assert [KINDS[position] for position, values in enumerate(spread[:-1]) if values == 1] == [
+        white,
+        grey,
+        black,
+    ]
+    assert [KINDS[position] for position, values in enumerate(spread[:-1]) if values == 2] == [
+        nearly_flat,
+        upright_edge,
+        level_edge,
+    ]
+    assert (images[KINDS.index(nearly_flat)] == BLACK).sum() == 3  # one pixel, in three colours
+    assert min(spread[0], spread[-2], spread[-1]) > 1000
+    assert (images[0] == WHITE).sum() == (images[0] == BLACK).sum() == 3 * 32 * 32 / 4
+    assert not np.array_equal(images[-1], images[-2])
+
+
+class Activated(torch.nn.Module):
+    """One activation of inputs scaled by a number that float32 does not have."""
+
+    def __init__(self, activation: str) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(1.1, dtype=torch.float64))
+        self._activation = getattr(torch.nn.functional, activation)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        activated: torch.Tensor = self._activation(images * self.scale)
+        return activated
+
+
+@pytest.mark.parametrize(("activation", "kink"), [("relu", 0.0), ("hardswish", -3.0), ("hardsigmoid", 3.0)])
+def test_what_is_within_rounding_of_a_kink_goes_to_its_other_side(activation: str, kink: float) -> None:
+    network = Activated(activation)
+    images = np.array([[(kink + 1e-7) / 1.1, 0.7, -0.8], [0.9, (kink + 0.3) / 1.1, 1.3]], np.float32)
+    roundings = roundings_of(network, images)
+    assert len(roundings) == 1
+    assert 0 < roundings[0] < 1e-6
+    near, far = clearance(network, images)
+    assert near < 100
+    assert far > 1e5
+    x = torch.from_numpy(images).double()
+    with AcrossKinks([1e-6]):
+        moved = network(x)
+    mirrored = x * network.scale
+    mirrored[0, 0] = 2 * kink - mirrored[0, 0]
+    torch.testing.assert_close(moved, network._activation(mirrored), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("train", ["all", "last-two", "head"])
+@pytest.mark.parametrize("logits", ["cosine", "dot"])
+@pytest.mark.parametrize("width", [1, 2, 9])
+def test_eager_reproduces_the_expected_step(train: str, logits: str, width: int) -> None:
+    spec = StepSpec("three_convolutions", 8, (1, 16, 16), logits, train)  # type: ignore[arg-type] # parametrized
+    weights = initial_parameters(spec, 1)
+    step = float64_copy(build_step(spec, weights))
+    golden = expected_step(step, draw_images(step, len(KINDS) + 1, seed=2), width, seed=3)
+    assert list(golden.gradients) == [*step.trainable, "columns"]
+    comparison = check_golden(EagerBackend(spec, weights), weights, golden)
+    assert comparison.passed, comparison.explain()
+
+
+def test_padding_is_part_of_the_step_and_no_label_points_at_it() -> None:
+    step = float64_copy(build_step(SPEC, initial_parameters(SPEC, 0)))
+    golden = expected_step(step, np.zeros((5, 3, 32, 32), np.float32), width=4, seed=0)
+    assert golden.adjust[-1] == EXCLUDED
+    assert golden.batch.labels.max() < 3
+    assert not golden.gradients["columns"][-1].any()
+    assert golden.batch.example_weight.sum() == pytest.approx(1)
+    assert len(set(golden.batch.example_weight)) == 5

@@ -1,0 +1,145 @@
+"""A saved state is whole, finite and of this experiment, or it is refused; only two named methods change a state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.tiny_federation import TinyFederation, state_bytes
+
+from ondevice.contract import safetensors_file
+from ondevice.contract.safetensors_file import Array
+from ondevice.contract.vocabulary import LocalTraining, RoundPlan
+from server_sim.one_round import run_round
+from server_sim.schemes.centralized import train_centrally
+from server_sim.server.optimizers import FedAdam, FedAvg, FedAvgM, ServerOptimizer
+from server_sim.server.state import FORMAT, ServerState, StateError, _digest
+
+
+def after_two_rounds(optimizer: ServerOptimizer) -> TinyFederation:
+    tiny = TinyFederation(optimizer=optimizer)
+    for round_index in range(2):
+        plan = RoundPlan(round_index, tiny.num_classes, 3)
+        run_round(tiny.state, plan, [0, 1], tiny.link(), tiny.aggregator())
+    return tiny
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "state.safetensors"
+    after_two_rounds(FedAvgM()).state.save(path)
+    return path
+
+
+@pytest.mark.parametrize("optimizer", [FedAvg(), FedAvgM(), FedAdam()])
+def test_what_was_saved_comes_back_bit_by_bit(optimizer: ServerOptimizer, tmp_path: Path) -> None:
+    tiny, other = after_two_rounds(optimizer), TinyFederation(seed=5, optimizer=optimizer)
+    tiny.state.save(tmp_path / "state")
+    other.state = ServerState.load(tmp_path / "state", other.state)
+    assert other.state.round_index == 2
+    assert state_bytes(other) == state_bytes(tiny)
+
+
+def rewrite(path: Path, change: Callable[[dict[str, Array]], object]) -> None:
+    """A state that somebody made: its digest is right."""
+    tensors, _ = safetensors_file.read_file(path)
+    arrays = {name: np.array(tensor) for name, tensor in tensors.items() if isinstance(tensor, np.ndarray)}
+    change(arrays)
+    safetensors_file.write_file(path, arrays, {"format": FORMAT, "sha256": _digest(arrays)})
+
+
+CHANGES: dict[str, tuple[Callable[[dict[str, Array]], object], str]] = {
+    "NaN": (lambda arrays: arrays["columns.weights"].fill(np.nan), "columns.weights holds NaN or infinity"),
+    "infinite moment": (lambda arrays: arrays["columns.moment0"].fill(np.inf), "moment0 holds NaN"),
+    "negative round": (lambda arrays: arrays["round_index"].fill(-1), "is at round -1"),
+    "column ahead of its time": (lambda arrays: arrays["columns.current_at"].fill(3), "is at round 2"),
+    "other shape": (
+        lambda arrays: arrays.update({"columns.weights": arrays["columns.weights"][1:]}),
+        r"columns\.weights is float32\[19, 16\]; expected float32\[20, 16\]",
+    ),
+    "round without a number": (
+        lambda arrays: arrays.update(round_index=np.zeros(0, np.int64)),
+        r"round_index is int64\[0\]",
+    ),
+    "a tensor more": (lambda arrays: arrays.update(extra=arrays["round_index"]), r"unknown: \['extra'\]"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_state_that_cannot_be_of_this_experiment_is_refused(change: str, saved: Path) -> None:
+    how, message = CHANGES[change]
+    rewrite(saved, how)
+    tiny = TinyFederation(optimizer=FedAvgM())
+    before = state_bytes(tiny)
+    with pytest.raises(StateError, match=message):
+        ServerState.load(saved, tiny.state)
+    assert state_bytes(tiny) == before
+    assert tiny.state.round_index == 0
+
+
+def test_one_changed_bit_of_the_weights_is_noticed(saved: Path) -> None:
+    content = bytearray(saved.read_bytes())
+    content[-100] ^= 1
+    saved.write_bytes(content)
+    with pytest.raises(StateError, match="its content is not what was saved"):
+        ServerState.load(saved, TinyFederation(optimizer=FedAvgM()).state)
+
+
+@pytest.mark.parametrize("optimizer", [FedAvg(), FedAdam()])
+def test_the_state_of_another_optimizer_is_refused(saved: Path, optimizer: ServerOptimizer) -> None:
+    with pytest.raises(StateError, match="of another optimizer or model"):
+        ServerState.load(saved, TinyFederation(optimizer=optimizer).state)
+
+
+@pytest.mark.parametrize("spoilt", ["weights", "moment", "extractor"])
+def test_a_spoilt_state_is_not_saved_over_a_good_one(saved: Path, spoilt: str) -> None:
+    good = saved.read_bytes()
+    state = after_two_rounds(FedAvgM()).state
+    array = {
+        "weights": state.columns.class_weights,
+        "moment": state.columns.moments[0],
+        "extractor": next(iter(state.extractor.values())),
+    }[spoilt]
+    array.flat[0] = np.inf
+    with pytest.raises(StateError, match="is left as it was"):
+        state.save(saved)
+    assert saved.read_bytes() == good
+
+
+def test_centralized_training_changes_the_state_once_when_it_is_done() -> None:
+    """A step that fails half-way leaves the state alone; the arrays that are trained are not the state's."""
+
+    class Failing:
+        """Eager torch, of which the third step fails."""
+
+        def __init__(self, tiny: TinyFederation) -> None:
+            self._backend, self._left = tiny.backend, 2
+            self.spec, self.micro_batch = tiny.spec, None
+            self.parameter_shapes = tiny.backend.parameter_shapes
+            self.embed = tiny.backend.embed
+
+        def step(self, *arguments):  # type: ignore[no-untyped-def]
+            if not self._left:
+                raise OSError("out of memory")
+            self._left -= 1
+            return self._backend.step(*arguments)
+
+    tiny = TinyFederation()
+    before = state_bytes(tiny)
+    training = LocalTraining(batch_size=4, learning_rate=0.1)
+    with pytest.raises(OSError, match="out of memory"):
+        train_centrally(tiny.state, Failing(tiny), tiny.clients[0], training, 11, seed=0)
+    assert state_bytes(tiny) == before
+    assert tiny.state.round_index == 0
+
+    train_centrally(tiny.state, tiny.backend, tiny.clients[0], training, 11, seed=0)
+    assert not set(state_bytes(tiny)) & set(before)
+    assert tiny.state.round_index == 1
+
+
+def test_centralized_training_is_refused_a_state_with_moments() -> None:
+    tiny = TinyFederation(optimizer=FedAvgM())
+    with pytest.raises(ValueError, match="keeps moments of FedAvgM"):
+        tiny.state.adopt(tiny.state.extractor, tiny.state.columns.class_weights)

@@ -1,0 +1,378 @@
+"""Rounds on real devices: the same updates as anywhere else, and every fault costs its client at most, with a reason."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.arm_programs import CACHE, require_programs
+from helpers.device_case import NUM_CLASSES, SPEC, export_small, furthest
+
+from android_harness.devices.device import Device, DeviceDescription, RunResult
+from android_harness.devices.host import HostDevice
+from android_harness.devices.qemu import QEMU_PROGRAMS, QemuDevice
+from android_harness.emulator.machine import EMULATOR_PROGRAMS, Emulator, tied_emulator
+from android_harness.rounds.device_link import DeviceLink, Dropped, NoDeviceLeft
+from android_harness.rounds.training_device import ClientData, TrainingDevice, TrainingKit
+from fedss.device_rounds import bundle_for
+from ondevice.backends.opening import open_backend
+from ondevice.client.client import Client
+from ondevice.contract.artifact import Artifact
+from ondevice.contract.vocabulary import Columns, ExampleSet, LocalTraining, ModelSlice, RoundPlan
+from ondevice.contract.wire import (
+    MAX_MESSAGE_BYTES,
+    Envelope,
+    Expected,
+    WireError,
+    request_from_bytes,
+    slice_to_bytes,
+    update_from_bytes,
+)
+
+pytestmark = pytest.mark.slow
+
+PLAN = RoundPlan(0, NUM_CLASSES, 20, local_training=LocalTraining(batch_size=6, learning_rate=0.05))
+LARGE = 9
+"""A client with far more examples than the others: 3 MB."""
+
+
+class Federation:
+    """A server and its clients around a small artifact: what devices answer is compared with the Python client."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.artifact = artifact
+        self._backend = open_backend(artifact, "executorch")
+        self._columns = np.random.default_rng(0).standard_normal((NUM_CLASSES, SPEC.column_dim), np.float32)
+
+    def client_data(self, client_id: int) -> ClientData:
+        source = np.random.default_rng(client_id)
+        count = 12_000 if client_id == LARGE else 8
+        images = source.integers(0, 256, (count, *SPEC.image_shape), np.uint8)
+        held = source.integers(0, NUM_CLASSES, 5)
+        return ClientData(ExampleSet(images, source.choice(held, count)), private_seed=1000 + client_id)
+
+    def answer(self, client_id: int, request: bytes) -> bytes:
+        envelope = Envelope(PLAN.round_index, client_id)
+        class_ids = request_from_bytes(request, envelope, NUM_CLASSES)
+        weights = self.artifact.initial()
+        extractor = {name: weights[name] for name in self.artifact.trainable}
+        columns = Columns(class_ids, self._columns[class_ids])
+        return slice_to_bytes(envelope, ModelSlice(extractor, columns), "fp32")
+
+    def is_right(self, client_id: int, update: bytes, plan: RoundPlan = PLAN) -> bool:
+        """Whether a device's update is the one that the Python client would have sent."""
+        data = self.client_data(client_id)
+        client = Client(client_id, data.examples, data.private_seed)
+        request = client.request(plan)
+        own = client.train(plan, self.answer(client_id, request), self._backend)
+        envelope = Envelope(plan.round_index, client_id)
+        class_ids = request_from_bytes(request, envelope, NUM_CLASSES)
+        expected = Expected(NUM_CLASSES, SPEC.column_dim, self.artifact.parameter_shapes)
+        read = partial(update_from_bytes, envelope=envelope, class_ids=class_ids, expected=expected)
+        return furthest(read(update), read(own)) < 1e-4
+
+    def kit(self, timeout: float = 300.0) -> TrainingKit:
+        return TrainingKit(
+            self.artifact.directory,
+            partial(bundle_for, CACHE, "executorch"),
+            self.client_data,
+            timeout=timeout,
+        )
+
+
+class Watched:
+    """A real device that lets a test act when something is about to happen on it."""
+
+    def __init__(self, device: Device, about_to_run: Callable[[str], None]) -> None:
+        self._device = device
+        self._about_to_run = about_to_run
+
+    @property
+    def name(self) -> str:
+        return self._device.name
+
+    def push(self, local: Path, remote: str) -> None:
+        self._device.push(local, remote)
+
+    def run(
+        self, argv: Sequence[str], timeout: float, env: Mapping[str, str] | None = None, stdin: bytes = b""
+    ) -> RunResult:
+        for verb in {"check", "request", "train"} & set(argv):
+            self._about_to_run(verb)
+        return self._device.run(argv, timeout, env, stdin)
+
+    def pull(self, remote: str, local: Path, at_most: int = MAX_MESSAGE_BYTES) -> None:
+        self._device.pull(remote, local, at_most)
+
+    def remove(self, remote: str) -> None:
+        self._device.remove(remote)
+
+    def describe(self) -> DeviceDescription:
+        return self._device.describe()
+
+    def close(self) -> None:
+        self._device.close()
+
+
+class Once:
+    """Does something the first time that a verb is about to run, a moment later: while it runs."""
+
+    def __init__(self, verb: str, act: Callable[[], None], delay: float = 0.0) -> None:
+        self._verb, self._act, self._delay = verb, act, delay
+        self.done: threading.Timer | None = None
+
+    def __call__(self, verb: str) -> None:
+        if verb == self._verb and self.done is None:
+            self.done = threading.Timer(self._delay, self._act)
+            self.done.start()
+            if not self._delay:
+                self.done.join()
+
+
+@contextmanager
+def linked(
+    *devices: TrainingDevice, retries: int = 1, patience: float = 60.0
+) -> Iterator[tuple[DeviceLink, list[str]]]:
+    """A link over devices and what it told."""
+    told: list[str] = []
+    with closing(DeviceLink(devices, retries=retries, patience=patience, tell=told.append)) as link:
+        yield link, told
+
+
+def outcomes(
+    link: DeviceLink, federation: Federation, client_ids: Sequence[int], plan: RoundPlan = PLAN
+) -> list[str]:
+    """In the order of the clients: "right", "wrong", or the reason of a dropped one."""
+    found = list(link.exchange(plan, client_ids, federation.answer))
+    assert [client_id for client_id, _ in found] == list(client_ids)
+    return [
+        outcome.reason
+        if isinstance(outcome, Dropped)
+        else ("right" if federation.is_right(client_id, outcome, plan) else "wrong")
+        for client_id, outcome in found
+    ]
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Federation:
+    return Federation(export_small(tmp_path_factory.mktemp("rounds") / "artifact", "executorch"))
+
+
+@pytest.fixture(scope="module")
+def phone() -> Iterator[Emulator]:
+    require_programs(*EMULATOR_PROGRAMS)
+    with tied_emulator(CACHE, f"rounds-{os.getpid()}", memory_mb=160, disk_mb=64) as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def phones_shell(phone: Emulator) -> Callable[[str], str]:
+    """Runs a command on the phone beside the harness: other apps, and the user."""
+
+    def shell(command: str) -> str:
+        done = phone.server.run(["-s", phone.machine.serial, "shell", command], timeout=120.0)
+        return done.stdout.decode()
+
+    return shell
+
+
+def on_phone(
+    phone: Emulator, kit: TrainingKit, about_to_run: Callable[[str], None] = lambda _: None
+) -> TrainingDevice:
+    return TrainingDevice("phone", lambda: Watched(phone.device(), about_to_run), kit)
+
+
+def on_host(kit: TrainingKit) -> TrainingDevice:
+    return TrainingDevice("host", HostDevice, kit)
+
+
+def test_every_device_sends_the_python_clients_update_and_leaves_nothing_behind(
+    federation: Federation, phone: Emulator, phones_shell: Callable[[str], str]
+) -> None:
+    require_programs(*QEMU_PROGRAMS)
+    qemu = TrainingDevice("qemu", lambda: QemuDevice(CACHE), federation.kit())
+    devices = (on_phone(phone, federation.kit()), qemu, on_host(federation.kit()))
+    with linked(*devices) as (link, _):
+        for device in devices:  # else the quickest would have trained everyone before the slowest is ready
+            device.make_ready()
+        assert outcomes(link, federation, range(7)) == ["right"] * 7
+        assert outcomes(link, federation, [6, 2, 4]) == ["right"] * 3  # on data that was pushed a round ago
+        assert all(tally.trained for tally in link.tallies())
+    assert phones_shell("ls /data/local/tmp") == ""
+
+
+def test_a_clients_data_is_pushed_once(federation: Federation) -> None:
+    asked_for: list[int] = []
+
+    def counted(client_id: int) -> ClientData:
+        asked_for.append(client_id)
+        return federation.client_data(client_id)
+
+    with linked(on_host(replace(federation.kit(), client_data=counted))) as (link, _):
+        assert outcomes(link, federation, [0, 1]) == ["right"] * 2
+        assert outcomes(link, federation, [1, 0]) == ["right"] * 2
+    assert asked_for == [0, 1]
+
+
+def test_a_client_that_is_killed_for_memory_is_dropped_and_the_next_one_trains(
+    federation: Federation, phone: Emulator
+) -> None:
+    # All ids of a full softmax over 50 million classes are 400 MB; the phone has 160.
+    too_much = replace(PLAN, method="full_softmax", num_negatives=0, num_classes=50_000_000)
+    with linked(on_phone(phone, federation.kit())) as (link, _):
+        (reason,) = outcomes(link, federation, [0], too_much)
+        assert reason.startswith("killed for memory: ")
+        assert outcomes(link, federation, [0]) == ["right"]
+
+
+def test_a_phone_that_loses_power_in_the_middle_of_a_round_goes_on_when_it_is_back(
+    federation: Federation, phone: Emulator
+) -> None:
+    back = threading.Timer(2.0, phone.power_on)
+
+    def lose_power() -> None:
+        phone.power_off()
+        back.start()
+
+    with linked(on_phone(phone, federation.kit(), Once("train", lose_power))) as (link, told):
+        assert outcomes(link, federation, [0, 1, 2]) == ["right"] * 3
+    back.join()
+    assert any("set aside" in line and "powered off" in line for line in told)
+    assert any("client 0 is tried again" in line for line in told)
+
+
+def test_when_the_phone_is_lost_its_client_is_dropped_and_the_round_goes_on_elsewhere(
+    federation: Federation, phone: Emulator
+) -> None:
+    lost = on_phone(phone, federation.kit(), Once("request", phone.power_off))
+    lost.make_ready()  # before the host has trained everyone
+    try:
+        with linked(lost, on_host(federation.kit()), retries=0) as (link, _):
+            found = outcomes(link, federation, range(6))
+            (reason,) = [outcome for outcome in found if outcome != "right"]
+            assert reason.startswith("gone: ")
+            assert "powered off" in reason
+    finally:
+        phone.power_on()
+
+
+def test_when_no_device_is_left_the_round_ends_with_every_reason(
+    federation: Federation, phone: Emulator
+) -> None:
+    losing = on_phone(phone, federation.kit(), Once("train", phone.power_off))
+    complaint = r"no device is left to train on: phone is gone: .*powered off"
+    try:
+        with linked(losing, patience=1.0) as (link, _), pytest.raises(NoDeviceLeft, match=complaint):
+            outcomes(link, federation, [0, 1])
+    finally:
+        phone.power_on()
+
+
+def test_a_killed_adb_server_costs_no_client(federation: Federation, phone: Emulator) -> None:
+    def kill_server() -> None:
+        assert phone.server.process is not None
+        phone.server.process.kill()
+        phone.server.process.wait()
+
+    while_training = Once("train", kill_server, delay=0.05)
+    with linked(on_phone(phone, federation.kit(), while_training)) as (link, _):
+        assert outcomes(link, federation, [0, 1]) == ["right"] * 2
+    assert while_training.done is not None
+
+
+def test_a_full_disk_drops_the_client_that_needs_the_room_and_only_that_one(
+    federation: Federation, phone: Emulator, phones_shell: Callable[[str], str]
+) -> None:
+    def refuse(client_id: int, request: bytes) -> bytes:
+        assert request
+        raise WireError(f"no slice for client {client_id}")
+
+    try:
+        with linked(on_phone(phone, federation.kit())) as (link, _):
+            # Refused, so that its data is on the phone and nobody trains on it.
+            assert list(link.exchange(PLAN, [LARGE], refuse)) == [
+                (LARGE, Dropped(f"bad message: no slice for client {LARGE}"))
+            ]
+            phones_shell("cd /data/local/tmp && dd if=/dev/zero of=photos bs=4096")
+            # What was kept for a round that may come makes room for a client that is here now.
+            assert outcomes(link, federation, [0]) == ["right"]
+            phones_shell("cd /data/local/tmp && dd if=/dev/zero of=more_photos bs=4096 count=256")
+            reason, other = outcomes(link, federation, [LARGE, 0])
+            assert reason.startswith("disk full: ")
+            assert other == "right"
+    finally:
+        phones_shell("rm -f /data/local/tmp/*photos")
+
+
+def test_an_artifact_that_changed_on_the_device_is_never_trained_with(
+    federation: Federation, tmp_path: Path
+) -> None:
+    require_programs(*QEMU_PROGRAMS)
+    opened: list[QemuDevice] = []
+
+    def open_qemu() -> Device:
+        opened.append(QemuDevice(CACHE))
+        return opened[0]
+
+    changed = bytearray((federation.artifact.directory / "step.pte").read_bytes())
+    changed[len(changed) // 2] ^= 1
+    (tmp_path / "step.pte").write_bytes(changed)
+    with linked(TrainingDevice("qemu", open_qemu, federation.kit()), retries=0) as (link, _):
+        assert outcomes(link, federation, [0]) == ["right"]
+        opened[0].push(tmp_path / "step.pte", "artifact/step.pte")
+        (reason,) = outcomes(link, federation, [1])
+        assert reason.startswith("corrupt: ")
+        assert "step.pte" in reason
+        assert outcomes(link, federation, [1]) == ["right"]  # everything was pushed again
+
+
+def test_a_client_that_takes_too_long_is_dropped(federation: Federation) -> None:
+    require_programs(*QEMU_PROGRAMS)
+    endless = replace(PLAN, local_training=replace(PLAN.local_training, epochs=10**6, learning_rate=0.0))
+    qemu = TrainingDevice("qemu", lambda: QemuDevice(CACHE), federation.kit(timeout=15.0))
+    with linked(qemu) as (link, _):
+        (reason,) = outcomes(link, federation, [0], endless)
+        assert reason.startswith("timed out: ")
+        assert "killed after 15 s" in reason
+        assert outcomes(link, federation, [0]) == ["right"]
+
+
+class UnknownProcessor(HostDevice):
+    """This machine, saying that it is something else."""
+
+    def describe(self) -> DeviceDescription:
+        return replace(super().describe(), abi="riscv64")
+
+
+def test_a_device_without_a_bundle_for_its_abi_is_left_out(federation: Federation) -> None:
+    strange = TrainingDevice("strange", UnknownProcessor, federation.kit())
+    with linked(strange, on_host(federation.kit())) as (link, told):
+        assert outcomes(link, federation, [0, 1]) == ["right"] * 2
+        assert any("strange is set aside for this run" in line and "riscv64" in line for line in told)
+    with (
+        linked(TrainingDevice("strange", UnknownProcessor, federation.kit())) as (link, _),
+        pytest.raises(NoDeviceLeft, match="no executorch client for ABI 'riscv64'; there are bundles for"),
+    ):
+        outcomes(link, federation, [0])
+
+
+def test_a_round_that_is_given_up_leaves_no_thread_and_no_program_at_work(federation: Federation) -> None:
+    device = on_host(federation.kit())
+    with linked(device) as (link, _):
+        exchange = link.exchange(PLAN, range(4), federation.answer)
+        next(exchange)
+        exchange.close()
+        for thread in threading.enumerate():
+            if thread.name.startswith("device "):
+                thread.join(timeout=10.0)  # it has said its last word, and may not have ended yet
+                assert not thread.is_alive()
+        assert outcomes(link, federation, [0]) == ["right"]
+    assert not subprocess.run(["pgrep", "-P", str(os.getpid()), "fedss-client"], capture_output=True).stdout

@@ -1,0 +1,1 @@
+"""What several tests need: small artifacts, federations and programs."""

@@ -1,0 +1,328 @@
+"""The native client as a program: the same round as the Python client, and one clear refusal for everything else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.arm_programs import CACHE
+from helpers.device_case import (
+    NUM_CLASSES,
+    PLAN,
+    DeviceCase,
+    copy_with_wrong_golden_step,
+    export_small,
+    furthest,
+    replace_file,
+    run,
+)
+
+from android_harness.bundles.bundle import build_bundle
+from ondevice.backends.opening import open_backend
+from ondevice.contract import safetensors_file
+from ondevice.contract.artifact import GOLDEN, Artifact, open_artifact
+from ondevice.contract.vocabulary import LocalTraining, RoundPlan
+from ondevice.contract.wire import Precision
+
+pytestmark = pytest.mark.slow  # compiles the native client
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return export_small(tmp_path_factory.mktemp("native") / "artifact", "executorch", "executorch-stock")
+
+
+@pytest.fixture(scope="module")
+def client() -> list[str]:
+    bundle = build_bundle(CACHE, "x86_64", "executorch")
+    return bundle.command(str(bundle.folder))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        PLAN,
+        RoundPlan(0, NUM_CLASSES, 299),
+        RoundPlan(2**40, NUM_CLASSES, 7, "negatives_only"),
+        RoundPlan(1, NUM_CLASSES, 0, "positives_only"),
+        RoundPlan(1, NUM_CLASSES, 0, "full_softmax"),
+    ],
+    ids=lambda plan: plan.method,
+)
+def test_the_request_is_byte_for_byte_that_of_python(
+    plan: RoundPlan, client: list[str], artifact: Artifact, tmp_path: Path
+) -> None:
+    case = DeviceCase(tmp_path / "client", artifact, plan)
+    done = run([*client, *case.request_options(str(case.folder))])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (case.folder / "request").read_bytes() == case.client.request(plan)
+
+
+@pytest.mark.parametrize(
+    ("training", "precision"),
+    [
+        (PLAN.local_training, "fp32"),
+        (LocalTraining(batch_size=4, learning_rate=0.1), "fp32"),
+        (LocalTraining(epochs=1, batch_size=100, momentum=0.5), "fp16"),
+        (PLAN.local_training, "bf16"),
+    ],
+)
+def test_the_update_is_that_of_the_python_client_on_the_same_runtime(
+    training: LocalTraining, precision: Precision, client: list[str], artifact: Artifact, tmp_path: Path
+) -> None:
+    plan = dataclasses.replace(PLAN, local_training=training)
+    case = DeviceCase(tmp_path / "client", artifact, plan, precision)
+    done = run([*client, *case.train_options(str(case.folder), str(artifact.directory))])
+    assert (done.returncode, done.stderr) == (0, "")
+    found = case.read_update((case.folder / "update").read_bytes())
+    expected = case.read_update(
+        case.client.train(plan, case.slice_message, open_backend(artifact, "executorch"))
+    )
+    assert found.num_examples == expected.num_examples
+    assert found.mean_loss == pytest.approx(expected.mean_loss, rel=1e-6)
+    assert furthest(found, expected) < {"fp32": 1e-5, "fp16": 1e-3, "bf16": 1e-2}[precision]
+    assert json.loads(done.stdout)["peak_footprint_bytes"] > 1 << 20
+
+
+@pytest.mark.parametrize("runtime", ["executorch", "executorch-stock"])
+def test_the_golden_step_is_reproduced(runtime: str, client: list[str], artifact: Artifact) -> None:
+    done = run([*client, "check", "--artifact", str(artifact.directory), "--runtime", runtime])
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["passed"]
+    assert answer["outputs"] == len(artifact.trainable) + 2  # the columns, and the loss
+    assert answer["worst_relative_error"] < 1e-5
+
+
+def test_a_step_that_misses_the_golden_one_fails_the_check(
+    client: list[str], artifact: Artifact, tmp_path: Path
+) -> None:
+    copy = copy_with_wrong_golden_step(artifact, tmp_path / "artifact")
+    done = run([*client, "check", "--artifact", str(copy.directory)])
+    assert done.returncode == 5
+    assert "1 of" in done.stderr
+    assert json.loads(done.stdout)["worst_tensor"] == copy.trainable[0]
+
+
+def test_bench_tells_time_memory_and_a_loss_that_threads_do_not_change(
+    client: list[str], artifact: Artifact
+) -> None:
+    options = ["--artifact", str(artifact.directory), "--width", "7", "--batch", "6", "--steps", "2"]
+    losses = []
+    for threads in ("1", "2"):
+        done = run([*client, "bench", *options, "--threads", threads])
+        assert done.returncode == 0, done.stderr
+        ready, *steps, last = (json.loads(line) for line in done.stdout.splitlines())
+        assert (ready["event"], ready["threads"], last["event"]) == ("ready", int(threads), "done")
+        assert [step["warmup"] for step in steps] == [True, False, False]
+        assert all(step["cpu_ms"] > 0 and step["wall_ms"] > 0 for step in steps)
+        assert 1 << 20 < last["peak_footprint_bytes"] < 1 << 30
+        losses += [step["loss"] for step in steps]
+    assert losses == pytest.approx([losses[0]] * 6, rel=1e-6)
+
+
+def test_training_that_diverges_is_said_and_not_sent(
+    client: list[str], artifact: Artifact, tmp_path: Path
+) -> None:
+    plan = dataclasses.replace(PLAN, local_training=LocalTraining(epochs=3, batch_size=2, learning_rate=1e38))
+    case = DeviceCase(tmp_path / "client", artifact, plan)
+    done = run([*client, *case.train_options(str(case.folder), str(artifact.directory))])
+    assert done.returncode == 5
+    assert "diverged" in done.stderr
+    assert not (case.folder / "update").exists()
+
+
+def edit_json(path: Path, edit: Callable[[dict[str, object]], object]) -> None:
+    document = json.loads(path.read_text())
+    edit(document)
+    path.write_text(json.dumps(document))
+
+
+def spec_of(manifest: dict[str, object]) -> dict[str, object]:
+    spec = manifest["spec"]
+    assert isinstance(spec, dict)
+    return spec
+
+
+def flip_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def rename_round(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b'"round":"3"', b'"round":"4"'))
+
+
+def no_images(path: Path) -> None:
+    safetensors_file.write_file(path, {"labels": np.zeros(1, np.int64)}, {})
+
+
+BAD_FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "no plan": ("client/plan", Path.unlink, "cannot open"),
+    "an empty plan": ("client/plan", lambda path: path.write_text(""), "empty"),
+    "a plan that is not JSON": ("client/plan", lambda path: path.write_text("{"), "not JSON"),
+    "a plan with a new setting": (
+        "client/plan",
+        lambda path: edit_json(path, lambda plan: plan.update(noise=1)),
+        "unknown field noise",
+    ),
+    "a plan of another version": (
+        "client/plan",
+        lambda path: edit_json(path, lambda plan: plan.update(version=2)),
+        "version 2",
+    ),
+    "a plan with a negative count": (
+        "client/plan",
+        lambda path: edit_json(path, lambda plan: plan.update(num_negatives=-1)),
+        "num_negatives is -1",
+    ),
+    "a plan of fewer classes than the labels": (
+        "client/plan",
+        lambda path: edit_json(path, lambda plan: plan.update(num_classes=2)),
+        "expected 0 to 1",
+    ),
+    "a seed that is no number": ("client/seed", lambda path: path.write_text("12x\n"), "private seed"),
+    "data without images": ("client/data", no_images, "exactly the tensors images and labels"),
+    "data cut short": ("client/data", lambda path: path.write_bytes(path.read_bytes()[:-1]), "offsets"),
+    "a slice cut short": ("client/slice", lambda path: path.write_bytes(path.read_bytes()[:-1]), "offsets"),
+    "a slice of another round": ("client/slice", rename_round, "round '4'; expected '3'"),
+    "a slice that claims a huge header": (
+        "client/slice",
+        lambda path: path.write_bytes(struct.pack("<Q", 1 << 62) + path.read_bytes()[8:]),
+        "header claims",
+    ),
+    "no artifact": ("artifact/manifest.json", Path.unlink, "cannot open"),
+    "a changed program": ("artifact/step.pte", flip_byte, "was changed"),
+    "a program cut short": (
+        "artifact/step.pte",
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        "manifest.json says",
+    ),
+    "an artifact of another version": (
+        "artifact/manifest.json",
+        lambda path: edit_json(path, lambda manifest: manifest.update(version=9)),
+        "format version",
+    ),
+    "a manifest nested without end": (
+        "artifact/manifest.json",
+        lambda path: path.write_text('{"a":[' + "[" * 170_000 + "]" * 170_000 + ',5],"b":1}'),
+        "nested deeper than 16",
+    ),
+    "a format that is no text": (
+        "artifact/manifest.json",
+        lambda path: edit_json(path, lambda manifest: manifest.update(format=[1])),
+        "does not describe a fedss-artifact",
+    ),
+    "a micro-batch beyond all numbers": (
+        "artifact/manifest.json",
+        lambda path: edit_json(path, lambda manifest: manifest.update(micro_batch=5e22)),
+        "micro_batch is not a whole number",
+    ),
+    "a micro-batch beyond all memory": (
+        "artifact/manifest.json",
+        lambda path: edit_json(path, lambda manifest: manifest.update(micro_batch=1 << 60)),
+        "too large for this client",
+    ),
+    "a width in words": (
+        "artifact/manifest.json",
+        lambda path: edit_json(path, lambda manifest: manifest.update(max_width="wide")),
+        "max_width is not a whole number",
+    ),
+    "columns that overflow": (
+        "artifact/manifest.json",
+        lambda path: edit_json(path, lambda manifest: spec_of(manifest).update(embedding_dim=(1 << 63) - 1)),
+        "too large for this client",
+    ),
+    "an image of half a channel": (
+        "artifact/manifest.json",
+        lambda path: edit_json(path, lambda manifest: spec_of(manifest).update(image_shape=[0.5, 16, 16])),
+        "image_shape is not a list of whole numbers",
+    ),
+    "a file of negative size": (
+        "artifact/manifest.json",
+        lambda path: edit_json(
+            path, lambda manifest: manifest.update(files={"a": {"size": -1, "sha256": ""}})
+        ),
+        "size is not a whole number",
+    ),
+    "a damaged manifest": (
+        "artifact/manifest.json",
+        lambda path: edit_json(path, lambda manifest: manifest.pop("parameters")),
+        "damaged",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD_FILES)
+def test_a_bad_file_is_refused_by_name_and_nothing_is_written(
+    what: str, client: list[str], artifact: Artifact, tmp_path: Path
+) -> None:
+    name, spoil, words = BAD_FILES[what]
+    case = DeviceCase(tmp_path / "client", artifact)
+    shutil.copytree(artifact.directory, tmp_path / "artifact")
+    spoil(tmp_path / name)
+    before = sorted(case.folder.iterdir())
+    done = run([*client, *case.train_options(str(case.folder), str(tmp_path / "artifact"))])
+    assert done.returncode == 3, done.stderr
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert sorted(case.folder.iterdir()) == before
+
+
+def test_a_golden_step_that_would_excuse_anything_is_refused(
+    client: list[str], artifact: Artifact, tmp_path: Path
+) -> None:
+    copy = copy_with_wrong_golden_step(artifact, tmp_path / "artifact")
+    tensors, _ = safetensors_file.read_file(copy.path(GOLDEN))
+    for excuse in (1e30, np.nan):
+        tensors["eager_distance"] = np.full_like(np.asarray(tensors["eager_distance"]), excuse)
+        replace_file(copy, GOLDEN, safetensors_file.to_bytes(tensors, {}))
+        done = run([*client, "check", "--artifact", str(copy.directory)])
+        assert done.returncode == 3, done.stdout
+        assert "eager_distance" in done.stderr
+
+
+def test_a_program_that_is_not_one_is_refused(client: list[str], artifact: Artifact, tmp_path: Path) -> None:
+    copy = open_artifact(Path(shutil.copytree(artifact.directory, tmp_path / "artifact")))
+    replace_file(copy, "step.pte", b"not a program, though the manifest says so" * 10)
+    done = run([*client, "check", "--artifact", str(copy.directory)])
+    assert done.returncode == 3
+    assert "export it again" in done.stderr
+
+
+def test_images_of_another_size_and_too_many_classes_are_refused(
+    client: list[str], artifact: Artifact, tmp_path: Path
+) -> None:
+    larger = DeviceCase(tmp_path / "larger", artifact, image_shape=(1, 20, 20))
+    wider = DeviceCase(tmp_path / "wider", artifact, dataclasses.replace(PLAN, num_negatives=100))
+    for case, words in ((larger, "images are [1, 20, 20]"), (wider, "--max-width")):
+        done = run([*client, *case.train_options(str(case.folder), str(artifact.directory))])
+        assert done.returncode == 3
+        assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["fly"],
+        ["check"],
+        ["check", "--artifact"],
+        ["check", "--artifact", ".", "--colour", "red"],
+        ["check", "--artifact", ".", "--artifact", "."],
+        ["check", "--artifact", ".", "--threads", "0"],
+        ["check", "--artifact", ".", "--threads", "two"],
+    ],
+)
+def test_wrong_usage_is_told_from_a_bad_file(words: list[str], client: list[str]) -> None:
+    done = run([*client, *words])
+    assert done.returncode == 2
+    assert "usage:" in done.stderr

@@ -1,0 +1,357 @@
+"""Every kernel of `ondevice/native` against torch and its autograd, in every instruction set that this machine has."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from helpers.native_kernels import (
+    ACTIVATIONS,
+    FloatArray,
+    Gradient,
+    Kernels,
+    Matrix,
+    Product,
+    Window,
+    normalised,
+    pointer,
+    shape_of,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+INSTRUCTION_SETS = ("baseline", "avx2") if platform.machine() == "x86_64" else ("baseline",)
+BY_NAME: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "relu": F.relu,
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+}
+sweep = settings(max_examples=40, deadline=None)
+
+
+@pytest.fixture(scope="module", params=INSTRUCTION_SETS)
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    try:
+        return Kernels(request.param)
+    except LookupError as missing:
+        pytest.skip(str(missing))
+
+
+def random(seed: int, *shape: int) -> FloatArray:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def assert_close(found: FloatArray, expected: Tensor | FloatArray, summed: float = 0.0) -> None:
+    """To float32's rounding in a sum; `expected` may come in double.  `summed`: the size of terms that may cancel."""
+    expected = np.asarray(expected, np.float64)
+    assert found.shape == expected.shape
+    distance = np.linalg.norm(found - expected)
+    assert distance <= 2e-6 * (np.linalg.norm(expected) + summed) + 1e-6 * found.size**0.5, (
+        f"{distance:.2e} apart"
+    )
+
+
+def planes(batch_first: Tensor) -> Tensor:
+    """[B, C, H, W] as torch has it -> [C, B, H, W] as the kernels do."""
+    return batch_first.transpose(0, 1)
+
+
+@sweep
+@given(st.data())
+def test_product_in_every_orientation(kernels: Kernels, data: st.DataObject) -> None:
+    rows, columns, depth = (data.draw(st.integers(1, size)) for size in (40, 40, 600))
+    transpose_a, transpose_b = data.draw(st.booleans()), data.draw(st.booleans())
+    start_kind = data.draw(st.sampled_from(["none", "matrix", "row", "column"]))
+    a, b = random(0, rows, depth), random(1, depth, columns)
+    start = {
+        "none": None,
+        "matrix": random(2, rows, columns),
+        "row": random(2, 1, columns),
+        "column": random(2, rows, 1),
+    }[start_kind]
+    strides = {"none": (0, 0), "matrix": (columns, 1), "row": (0, 1), "column": (1, 0)}[start_kind]
+    stored_a = np.ascontiguousarray(a.T) if transpose_a else a
+    stored_b = np.ascontiguousarray(b.T) if transpose_b else b
+    out = np.full((rows, columns), np.nan, np.float32)
+    product = Product(
+        rows,
+        columns,
+        depth,
+        Matrix(pointer(stored_a), *((1, rows) if transpose_a else (depth, 1))),
+        Matrix(pointer(stored_b), *((1, depth) if transpose_b else (columns, 1))),
+        Matrix(pointer(start), *strides),
+        pointer(out),
+        columns,
+        1,
+    )
+    panels = kernels.product_panels(product)
+    middle = data.draw(st.integers(0, panels))  # two threads' shares
+    kernels.product(product, 0, middle)
+    kernels.product(product, middle, panels)
+    assert_close(out, a.astype(np.float64) @ b + (0 if start is None else start))
+
+
+@sweep
+@given(
+    channels=st.integers(1, 3),
+    batch=st.integers(1, 3),
+    height=st.integers(1, 21),
+    width=st.integers(1, 40),
+    kernel=st.sampled_from([3, 5]),
+    stride=st.sampled_from([1, 2]),
+)
+def test_depthwise_and_its_gradients(
+    kernels: Kernels, channels: int, batch: int, height: int, width: int, kernel: int, stride: int
+) -> None:
+    x = torch.from_numpy(random(0, batch, channels, height, width)).double().requires_grad_()
+    weight = torch.from_numpy(random(1, channels, 1, kernel, kernel)).double().requires_grad_()
+    expected = F.conv2d(x, weight, stride=stride, padding=kernel // 2, groups=channels)
+    gradient = torch.from_numpy(random(2, *expected.shape)).double()
+    x_gradient, weight_gradient = torch.autograd.grad(expected, [x, weight], gradient)
+
+    window = Window(kernel, stride, kernel // 2)
+    x_planes = planes(x.detach()).float().contiguous().numpy()
+    weights = weight.detach().float().numpy()
+    gradient_planes = planes(gradient).float().contiguous().numpy()
+    out = np.full(gradient_planes.shape, np.nan, np.float32)
+    kernels.depthwise(normalised(x_planes), pointer(weights), window, pointer(out), 0, channels)
+    assert_close(out, planes(expected.detach()))
+    out = np.full(x_planes.shape, np.nan, np.float32)
+    kernels.depthwise_input_gradient(
+        pointer(gradient_planes),
+        shape_of(gradient_planes),
+        pointer(weights),
+        window,
+        pointer(out),
+        shape_of(out),
+        0,
+        channels,
+    )
+    assert_close(out, planes(x_gradient))
+    out = np.full(weights.shape, np.nan, np.float32)
+    kernels.depthwise_weight_gradient(
+        pointer(gradient_planes), normalised(x_planes), window, pointer(out), 0, channels
+    )
+    assert_close(out, weight_gradient)
+
+
+class Norm:
+    """activation(GroupNorm(x)) in torch, in double, and the arrays that the kernels take for it."""
+
+    def __init__(
+        self, kernels: Kernels, activation: str, batch: int, groups: int, per_group: int, side: int
+    ) -> None:
+        self.channels = groups * per_group
+        self.groups = groups
+        self.x = (
+            torch.from_numpy(3 + 2 * random(0, batch, self.channels, side, side)).double().requires_grad_()
+        )
+        self.gamma = torch.from_numpy(random(1, self.channels)).double().requires_grad_()
+        self.beta = torch.from_numpy(random(2, self.channels)).double().requires_grad_()
+        self.value = BY_NAME[activation](F.group_norm(self.x, groups, self.gamma, self.beta))
+        self.arrays = (
+            planes(self.x.detach()).float().contiguous().numpy(),
+            np.full((2, groups, batch), np.nan, np.float32),
+            self.gamma.detach().float().numpy(),
+            self.beta.detach().float().numpy(),
+        )
+        x, moments = self.arrays[:2]
+        kernels.group_moments(pointer(x), shape_of(x), groups, 1e-5, pointer(moments), 0, groups)
+        self.formula = normalised(*self.arrays, activation)
+
+
+norms = st.builds(
+    lambda *sizes: sizes,
+    st.sampled_from(ACTIVATIONS),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(2, 9),
+)
+
+
+@sweep
+@given(norms)
+def test_the_normalised_value_its_mean_and_its_gate(
+    kernels: Kernels, sizes: tuple[str, int, int, int, int]
+) -> None:
+    norm = Norm(kernels, *sizes)
+    batch, channels = norm.value.shape[:2]
+    gate, residual = random(3, batch, channels), random(4, *norm.arrays[0].shape)
+    out = np.full(residual.shape, np.nan, np.float32)
+    kernels.materialise(norm.formula, None, None, pointer(out), 0, channels)
+    assert_close(out, planes(norm.value.detach()))
+    kernels.materialise(norm.formula, pointer(gate), pointer(residual), pointer(out), 0, channels)
+    gated = norm.value.detach() * torch.from_numpy(gate)[:, :, None, None]
+    assert_close(out, planes(gated) + torch.from_numpy(residual))
+
+    pooled = np.full((batch, channels), np.nan, np.float32)
+    kernels.pooled_mean(norm.formula, pointer(pooled), 0, channels)
+    assert_close(pooled, norm.value.detach().mean((2, 3)))
+    kernels.pooled_product(pointer(residual), norm.formula, pointer(pooled), 0, channels)
+    assert_close(pooled, (norm.value.detach() * planes(torch.from_numpy(residual))).sum((2, 3)))
+
+
+@sweep
+@given(norms, st.sampled_from(["planes", "planes scale", "planes scale shift", "shift"]))
+def test_group_norm_gradient_of_every_form_of_gradient(
+    kernels: Kernels, sizes: tuple[str, int, int, int, int], parts: str
+) -> None:
+    norm = Norm(kernels, *sizes)
+    batch, channels = norm.value.shape[:2]
+    x = norm.arrays[0]
+    given_planes, scale, shift = random(3, *x.shape), random(4, batch, channels), random(5, batch, channels)
+    gradient = planes(torch.from_numpy(given_planes)) if "planes" in parts else torch.zeros_like(norm.value)
+    if "scale" in parts:
+        gradient = gradient * torch.from_numpy(scale)[:, :, None, None]
+    if "shift" in parts:
+        gradient = gradient + torch.from_numpy(shift)[:, :, None, None]
+    expected = torch.autograd.grad(norm.value, [norm.x, norm.gamma, norm.beta], gradient.double())
+
+    formula = Gradient(
+        pointer(given_planes if "planes" in parts else None),
+        pointer(scale if "scale" in parts else None),
+        pointer(shift if "shift" in parts else None),
+    )
+    outs = [np.full(size, np.nan, np.float32) for size in (x.shape, channels, channels)]
+    kernels.group_norm_gradient(formula, norm.formula, *map(pointer, outs), 0, norm.groups)
+    # The value sits on a kink of the activation within float32's reach once in a million elements.
+    assert_close(outs[0], planes(expected[0]))
+    summed = float(
+        gradient.norm()
+    )  # of a gradient that is the same all over a plane, the terms of gamma's cancel
+    assert_close(outs[1], expected[1], summed)
+    assert_close(outs[2], expected[2], summed)
+
+
+@sweep
+@given(norms, st.sampled_from([3, 5]), st.sampled_from([1, 2]))
+def test_depthwise_reads_a_normalised_input(
+    kernels: Kernels, sizes: tuple[str, int, int, int, int], kernel: int, stride: int
+) -> None:
+    norm = Norm(kernels, *sizes)
+    weight = torch.from_numpy(random(3, norm.channels, 1, kernel, kernel)).double().requires_grad_()
+    expected = F.conv2d(norm.value, weight, stride=stride, padding=kernel // 2, groups=norm.channels)
+    gradient = torch.from_numpy(random(4, *expected.shape)).double()
+    (weight_gradient,) = torch.autograd.grad(expected, [weight], gradient)
+    weights = weight.detach().float().numpy()
+    window = Window(kernel, stride, kernel // 2)
+    out = np.full(planes(expected).shape, np.nan, np.float32)
+    kernels.depthwise(norm.formula, pointer(weights), window, pointer(out), 0, norm.channels)
+    assert_close(out, planes(expected.detach()))
+    out = np.full(weights.shape, np.nan, np.float32)
+    gradients = planes(gradient).float().contiguous().numpy()
+    kernels.depthwise_weight_gradient(
+        pointer(gradients), norm.formula, window, pointer(out), 0, norm.channels
+    )
+    assert_close(out, weight_gradient)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_and_their_gradients(kernels: Kernels, activation: str) -> None:
+    x = torch.from_numpy(3 * random(0, 1003)).requires_grad_()
+    gradient = random(1, 1003)
+    expected = BY_NAME[activation](x)
+    (x_gradient,) = torch.autograd.grad(expected, [x], torch.from_numpy(gradient))
+    index, given_x, out = ACTIVATIONS.index(activation), x.detach().numpy(), np.full(1003, np.nan, np.float32)
+    kernels.activate(pointer(given_x), index, pointer(out), 0, 500)
+    kernels.activate(pointer(given_x), index, pointer(out), 500, 1003)
+    assert_close(out, expected.detach())
+    kernels.activation_gradient(pointer(gradient), pointer(given_x), index, pointer(out), 0, 1003)
+    assert_close(out, x_gradient)
+
+
+@sweep
+@given(
+    st.integers(1, 2), st.integers(1, 3), st.integers(5, 13), st.integers(5, 13),
+    st.sampled_from([(2, 2, 0), (3, 2, 1), (3, 1, 0)]),
+)  # fmt: skip
+def test_max_pool_and_its_gradient(
+    kernels: Kernels, channels: int, batch: int, height: int, width: int, window: tuple[int, int, int]
+) -> None:
+    # Few distinct numbers: ties, where the first one counts.
+    x = torch.from_numpy(np.round(2 * random(0, batch, channels, height, width))).requires_grad_()
+    expected = F.max_pool2d(x, *window)
+    gradient = torch.from_numpy(random(1, *expected.shape))
+    (x_gradient,) = torch.autograd.grad(expected, [x], gradient)
+    x_planes = planes(x.detach()).contiguous().numpy()
+    gradients = planes(gradient).contiguous().numpy()
+    out = np.full(gradients.shape, np.nan, np.float32)
+    kernels.max_pool(
+        pointer(x_planes), shape_of(x_planes), Window(*window), pointer(out), shape_of(out), 0, channels
+    )
+    assert_close(out, planes(expected.detach()))
+    back = np.full(x_planes.shape, np.nan, np.float32)
+    shapes = (shape_of(gradients), shape_of(x_planes))
+    kernels.max_pool_gradient(
+        pointer(gradients),
+        shapes[0],
+        pointer(x_planes),
+        shapes[1],
+        Window(*window),
+        pointer(back),
+        0,
+        channels,
+    )
+    assert_close(back, planes(x_gradient))
+
+
+@sweep
+@given(
+    st.integers(1, 3), st.integers(5, 12), st.integers(5, 12), st.integers(1, 5), st.integers(1, 3), st.integers(0, 2)
+)  # fmt: skip
+def test_patches_are_torchs_unfold_and_scatter_is_its_adjoint(
+    kernels: Kernels, channels: int, height: int, width: int, kernel: int, stride: int, padding: int
+) -> None:
+    image = torch.from_numpy(random(0, 1, channels, height, width)).requires_grad_()
+    expected = F.unfold(image, kernel, padding=padding, stride=stride)[0]
+    gradient = random(1, *expected.shape)
+    (image_gradient,) = torch.autograd.grad(expected, [image], torch.from_numpy(gradient))
+    x = image.detach().numpy()[0]
+    window = Window(kernel, stride, padding)
+    out_height, out_width = ((size + 2 * padding - kernel) // stride + 1 for size in (height, width))
+    x_shape, out_shape = shape_of(x[:, None]), shape_of(np.empty((channels, 1, out_height, out_width)))
+    patches = np.full(expected.shape, np.nan, np.float32)
+    kernels.gather_patches(
+        pointer(x), height * width, x_shape, out_shape, window, pointer(patches), 0, len(patches)
+    )
+    np.testing.assert_array_equal(patches, expected.detach())
+    back = np.full(x.shape, np.nan, np.float32)
+    kernels.scatter_patches(
+        pointer(gradient), out_shape, window, pointer(back), height * width, x_shape, 0, channels
+    )
+    assert_close(back, image_gradient[0])
+
+
+def test_channel_sums(kernels: Kernels) -> None:
+    x, out = random(0, 3, 2, 5, 7), np.full(3, np.nan, np.float32)
+    kernels.channel_sums(pointer(x), shape_of(x), pointer(out), 0, 3)
+    assert_close(out, x.astype(np.float64).sum((1, 2, 3)))
+
+
+def test_moments_survive_a_mean_far_from_zero(kernels: Kernels) -> None:
+    x = 1000 + random(0, 4, 1, 6, 6)
+    moments = np.full((2, 1, 1), np.nan, np.float32)
+    kernels.group_moments(pointer(x), shape_of(x), 1, 1e-5, pointer(moments), 0, 1)
+    exact = x.astype(np.float64)
+    np.testing.assert_allclose(moments.ravel(), [exact.mean(), 1 / exact.std()], rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [8, 24, 96])
+def test_the_moments_of_nearly_flat_planes_are_those_of_float64(kernels: Kernels, size: int) -> None:
+    """Equal numbers round the same way as they are added up: the mean must not drift away from them."""
+    x = np.ascontiguousarray(np.broadcast_to(random(0, 4, 3, 1, 1), (4, 3, size, size)))
+    x[:, :, 0, 0] += 0.5
+    moments = np.empty((2, 4, 3), np.float32)
+    kernels.group_moments(pointer(x), shape_of(x), 4, 1e-5, pointer(moments), 0, 4)
+    exact = x.astype(np.float64)
+    inverse = 1 / np.sqrt(exact.var((2, 3)) + 1e-5)
+    off = np.abs(moments[0] - exact.mean((2, 3)))
+    assert (off <= 1.5 * np.spacing(np.abs(moments[0]))).all()
+    np.testing.assert_allclose(moments[1], inverse, rtol=1e-4)
