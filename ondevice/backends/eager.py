@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from ondevice.backends import Batch, StepResult
+from ondevice.contract.step_signature import Arrays
 from ondevice.contract.vocabulary import FloatArray, Parameters, StepSpec
 from ondevice.model.extractors import build_extractor
-from ondevice.model.train_step import TrainStep, loss_and_gradients
+from ondevice.model.train_step import TrainStep, step_outputs
 
 
 class EagerBackend:
@@ -25,46 +27,33 @@ class EagerBackend:
         extractor.load_state_dict(
             {name: torch.from_numpy(np.array(value)) for name, value in initial.items()}
         )
-        self.spec = spec
         self._step = TrainStep(spec, extractor)
-        self.parameter_shapes = {name: expected[name] for name in self._step.trainable}
-        self._tensors = self._step.trainable_tensors()
-        self._bound: list[FloatArray] = []
+        self.signature = self._step.signature
+        self._dense = self._step.trainable_tensors()
+        self._bound: list[npt.NDArray[Any]] = []
 
-    def step(
-        self, extractor: Parameters, columns: FloatArray, adjust: FloatArray, batch: Batch
-    ) -> StepResult:
-        self._bind(extractor)
-        columns_leaf = torch.from_numpy(columns).requires_grad_()
-        loss = self._step(
-            columns_leaf,
-            torch.from_numpy(adjust),
-            torch.from_numpy(batch.images),
-            torch.from_numpy(batch.labels),
-            torch.from_numpy(batch.example_weight),
-        )
-        loss, extractor_gradients, columns_gradient = loss_and_gradients(loss, self._tensors, columns_leaf)
-        named = zip(self.parameter_shapes, extractor_gradients, strict=True)
-        return StepResult(
-            loss=loss.item(),
-            extractor_gradients={name: gradient.numpy() for name, gradient in named},
-            columns_gradient=columns_gradient.numpy(),
-        )
+    def step(self, arrays: Arrays) -> Arrays:
+        self._bind(arrays)
+        data = {spec.name: torch.from_numpy(arrays[spec.name]) for spec in self.signature.data}
+        tables = [data[table].requires_grad_() for table in self.signature.table_dims]
+        outputs = step_outputs(self._step(*data.values()), [*self._dense, *tables])
+        return dict(zip(self.signature.outputs, (output.numpy() for output in outputs), strict=True))
 
-    def embed(self, extractor: Parameters, images: FloatArray) -> FloatArray:
-        self._bind(extractor)
+    def embed(self, arrays: Arrays) -> FloatArray:
+        self._bind(arrays)
+        features = [torch.from_numpy(arrays[spec.name]) for spec in self.signature.features]
         with torch.no_grad():
-            embeddings: FloatArray = self._step.extractor(torch.from_numpy(images)).numpy()
+            embeddings: FloatArray = self._step.extractor(*features).numpy()
         return embeddings
 
-    def _bind(self, extractor: Parameters) -> None:
+    def _bind(self, arrays: Arrays) -> None:
         """Point the module's tensors at the caller's arrays: shared memory, so it costs nothing to swap or update them."""
-        arrays = [extractor[name] for name in self.parameter_shapes]
-        if len(arrays) == len(self._bound) and all(a is b for a, b in zip(arrays, self._bound, strict=True)):
+        dense = [arrays[spec.name] for spec in self.signature.dense]
+        if len(dense) == len(self._bound) and all(a is b for a, b in zip(dense, self._bound, strict=True)):
             return
-        for tensor, array in zip(self._tensors, arrays, strict=True):
+        for tensor, array in zip(self._dense, dense, strict=True):
             tensor.data = torch.from_numpy(array)
-        self._bound = arrays
+        self._bound = dense
 
 
 def initial_parameters(spec: StepSpec, seed: int) -> dict[str, FloatArray]:

@@ -1,43 +1,67 @@
-"""A client of the federation: it asks for classes, and trains the slice it gets.  Both are narrated here.
+"""A client of the federation: it asks for rows, trains the slice it gets, and answers with the difference.
 
-The simulated client, the client in a worker process and the one on a phone go through these same two steps and exchange
-the same wire bytes.
+The simulated client, the client in a worker process and the one on a phone hold this same conversation and exchange the
+same wire bytes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ondevice.backends import Backend
-from ondevice.client.class_sampling import logit_adjustment, sample_classes
-from ondevice.client.local_training import train_locally
+from ondevice.client.local_training import LocalTask, train_locally
+from ondevice.client.samplers import SAMPLERS, SamplingView
+from ondevice.client.transforms import transformed
+from ondevice.client.weightings import WEIGHTINGS
 from ondevice.contract import wire
+from ondevice.contract.choice import chosen
+from ondevice.contract.link import Ask
 from ondevice.contract.vocabulary import ExampleSet, RoundPlan
-from ondevice.contract.wire import Envelope, Expected, Precision
+from ondevice.contract.wire import Envelope, Expected
 
 
 class Client:
     """Holds what never leaves the device: the examples and the private seed."""
 
     def __init__(
-        self, client_id: int, examples: ExampleSet, private_seed: int, precision: Precision = "fp32"
+        self,
+        client_id: int,
+        examples: ExampleSet,
+        private_seed: int,
+        open_backend: Callable[[], Backend],
     ) -> None:
         self.client_id = client_id
         self._examples = examples
         self._private_seed = private_seed
-        self._precision = precision
+        self._open_backend = open_backend
+        """Asked for once there is a slice to train: a device that only asks needs no runtime."""
 
-    def request(self, plan: RoundPlan) -> bytes:
-        """Lines 5-6 of Algorithm 1: draw N_k, ask for the columns of S_k = P_k + N_k."""
-        sample = sample_classes(self._examples.labels, plan, self._private_seed)
-        return wire.request_to_bytes(self._envelope(plan), sample.class_ids)
+    def converse(self, plan: RoundPlan, ask: Ask) -> bytes:
+        """Lines 5-11 of Algorithm 1.  Everything random is a function of (seed, round), so it can be held again."""
+        envelope = Envelope(plan.round_index, self.client_id)
+        weighting = chosen(WEIGHTINGS, plan.weighting, "weighting")
+        positions = weighting.examples(plan, self._examples.labels, self._private_seed)
+        # Line 5: draw N_k; S_k = P_k + N_k.
+        sampler = chosen(SAMPLERS, plan.sampler, "sampler")
+        labels = self._examples.labels[positions]
+        sample = sampler.draw(SamplingView(plan, labels, self._private_seed, ask))
+        # Lines 6-7: ask for the rows of S_k; be given φ and W_S.
+        answer = ask(wire.request_to_bytes(envelope, sample.ids))
+        backend = self._open_backend()
+        model_slice = wire.slice_from_bytes(answer, envelope, sample.ids, expected_slice(backend, plan))
+        # Lines 8-11: train, answer with the difference.
+        task = LocalTask(plan, self._examples, positions, weighting, self._private_seed)
+        update = train_locally(backend, task, sample, model_slice)
+        weights = transformed(wire.weights_of(update), plan.transforms)
+        return wire.update_to_bytes(envelope, update, weights)
 
-    def train(self, plan: RoundPlan, slice_message: bytes, backend: Backend) -> bytes:
-        """Lines 7-11: train the slice locally, answer with the difference.  S_k is drawn again, not remembered."""
-        sample = sample_classes(self._examples.labels, plan, self._private_seed)
-        expected = Expected(plan.num_classes, backend.spec.column_dim, backend.parameter_shapes)
-        model_slice = wire.slice_from_bytes(slice_message, self._envelope(plan), sample.class_ids, expected)
-        adjust = logit_adjustment(sample, plan)
-        update = train_locally(backend, self._examples, sample, adjust, plan, model_slice, self._private_seed)
-        return wire.update_to_bytes(self._envelope(plan), update, self._precision)
 
-    def _envelope(self, plan: RoundPlan) -> Envelope:
-        return Envelope(plan.round_index, self.client_id)
+def expected_slice(backend: Backend, plan: RoundPlan) -> Expected:
+    """What a slice must look like for this step."""
+    signature = backend.signature
+    for table in signature.table_dims:
+        if table not in plan.table_sizes:
+            raise ValueError(
+                f"the step has a table {table!r}, of which the plan says nothing; export for this model"
+            )
+    return Expected(signature.dense_shapes, plan.table_sizes, signature.table_dims)

@@ -1,87 +1,112 @@
 """E local epochs of SGD on a client's own examples (Algorithm 1, lines 8-11), on any backend.
 
-Batches are split into micro-batches whose gradients add up: GroupNorm and the loss treat every example by itself and carry
-a weight of 1/B, so the sum *is* the batch's gradient and memory depends on the micro-batch alone.  The last batch of an
-epoch may be smaller; it is trained as the mean over what it holds, never dropped.
+Batches are split into micro-batches whose gradients add up: the step treats every example by itself and weighs it, with
+weights that add up to 1 over a batch, so the sum *is* the batch's gradient and memory depends on the micro-batch alone.  The
+last batch of an epoch may be smaller; it is trained as the mean over what it holds, never dropped.
 
 SGD keeps one momentum buffer for the whole local training:  v <- μ v + (g + λ θ),  θ <- θ − η v.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from ondevice.backends import Backend, Batch
+from ondevice.backends import Backend
+from ondevice.client.weightings import Weighting, WeightingView
 from ondevice.contract.portable_random import PortableRandom, Purpose
+from ondevice.contract.step_signature import LOSS, Arrays, StepSignature, gradient_of
 from ondevice.contract.vocabulary import (
-    ClassSample,
     ClientUpdate,
-    Columns,
     ExampleSet,
     FloatArray,
     IntArray,
     LocalTraining,
     ModelSlice,
     RoundPlan,
+    Rows,
+    RowSample,
 )
 
 
+@dataclass(frozen=True)
+class LocalTask:
+    """What one client trains on in one round."""
+
+    plan: RoundPlan
+    examples: ExampleSet
+    positions: IntArray
+    """Of the examples that take part, as the weighting chose them."""
+    weighting: Weighting
+    private_seed: int = field(repr=False)
+
+
 def train_locally(
-    backend: Backend,
-    examples: ExampleSet,
-    sample: ClassSample,
-    adjust: FloatArray,
-    plan: RoundPlan,
-    model_slice: ModelSlice,
-    private_seed: int,
+    backend: Backend, task: LocalTask, sample: RowSample, model_slice: ModelSlice
 ) -> ClientUpdate:
     """Train a copy of the slice and return how far it moved."""
-    extractor = {name: np.array(model_slice.extractor[name]) for name in backend.parameter_shapes}
-    columns = np.array(model_slice.columns.weights)
-    optimizer = LocalSgd(plan.local_training, [*extractor.values(), columns])
-    labels = np.searchsorted(sample.class_ids, examples.labels)
+    signature = backend.signature
+    weights = {name: np.array(model_slice.dense[name]) for name in signature.dense_shapes}
+    weights |= {table: np.array(model_slice.tables[table].values) for table in signature.table_dims}
+    sides = {**model_slice.sides, **sample.sides}
+    inputs = {**weights, **{spec.name: sides[spec.name] for spec in signature.of_role("side")}}
+    view = WeightingView(task.plan, task.examples.labels, model_slice.sides, task.private_seed)
+    optimizer = LocalSgd(task.plan.local_training, list(weights.values()))
     total_loss = 0.0
-    for batch in epoch_batches(labels, plan, private_seed):
-        for micro_batch in micro_batches(examples, labels, batch, backend.micro_batch):
-            result = backend.step(extractor, columns, adjust, micro_batch)
-            optimizer.accumulate([*result.extractor_gradients.values(), result.columns_gradient])
-            total_loss += result.loss * len(batch)
+    for batch in epoch_batches(task):
+        example_weight = task.weighting.weights(view, batch)
+        for examples in micro_batches(
+            signature, task.examples, batch, example_weight, sample.ids, backend.micro_batch
+        ):
+            result = backend.step({**inputs, **examples})
+            optimizer.accumulate([result[gradient_of(name)] for name in weights])
+            total_loss += float(result[LOSS]) * len(batch)
         optimizer.apply()
     return ClientUpdate(
-        extractor_delta={name: extractor[name] - model_slice.extractor[name] for name in extractor},
-        columns_delta=Columns(model_slice.columns.class_ids, columns - model_slice.columns.weights),
-        num_examples=len(examples),
-        mean_loss=total_loss / (plan.local_training.epochs * len(examples)),
+        dense={name: weights[name] - model_slice.dense[name] for name in signature.dense_shapes},
+        tables={
+            table: Rows(sample.ids[table], weights[table] - model_slice.tables[table].values)
+            for table in signature.table_dims
+        },
+        num_examples=len(task.positions),
+        mean_loss=total_loss / (task.plan.local_training.epochs * len(task.positions)),
     )
 
 
-def epoch_batches(labels: IntArray, plan: RoundPlan, private_seed: int) -> Iterator[IntArray]:
+def epoch_batches(task: LocalTask) -> Iterator[IntArray]:
     """Positions of the examples of every batch, every epoch in an order of its own."""
-    training = plan.local_training
+    training = task.plan.local_training
     for epoch in range(training.epochs):
-        order = PortableRandom(private_seed, plan.round_index, Purpose.FIRST_EPOCH + epoch).permutation(
-            len(labels)
-        )
+        random = PortableRandom(task.private_seed, task.plan.round_index, Purpose.FIRST_EPOCH + epoch)
+        order = task.positions[random.permutation(len(task.positions))]
         for start in range(0, len(order), training.batch_size):
             yield order[start : start + training.batch_size]
 
 
 def micro_batches(
-    examples: ExampleSet, labels: IntArray, batch: IntArray, micro_batch: int | None
-) -> Iterator[Batch]:
-    """The batch in pieces that a step can take, each example weighing 1/B."""
+    signature: StepSignature,
+    examples: ExampleSet,
+    batch: IntArray,
+    example_weight: FloatArray,
+    ids: Mapping[str, IntArray],
+    micro_batch: int | None,
+) -> Iterator[Arrays]:
+    """The batch in pieces that a step can take: features, labels and weights by their names in the signature."""
     size = micro_batch or len(batch)
-    weight = np.float32(1 / len(batch))
+    given = {**examples.features, **{spec.name: examples.labels for spec in signature.of_role("label")}}
     for start in range(0, len(batch), size):
         chosen = batch[start : start + size]
-        yield Batch(normalize_images(examples.images[chosen]), labels[chosen], np.full(len(chosen), weight))
-
-
-def normalize_images(images: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> FloatArray:
-    """Pixels 0..255 -> about −1..1.  The same two float32 operations as on a device."""
-    return images.astype(np.float32) * np.float32(1 / 127.5) - np.float32(1)
+        piece: dict[str, np.ndarray] = {}
+        for spec in signature.of_role("feature", "label"):
+            values = given[spec.name][chosen]
+            # Global ids become positions among the rows of the slice.
+            piece[spec.name] = (
+                values if spec.positions_in is None else np.searchsorted(ids[spec.positions_in], values)
+            )
+        piece[signature.weight.name] = example_weight[start : start + size]
+        yield piece
 
 
 class LocalSgd:

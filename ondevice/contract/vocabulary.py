@@ -1,34 +1,38 @@
 """The nouns of a federated round: frozen, checked when they are made, numpy only.
 
-| paper               | here                                                                        |
-|---------------------|-----------------------------------------------------------------------------|
-| P_k, N_k, S_k       | `ClassSample`: sorted ids of S_k, which of them are positives               |
-| φ                   | `Parameters`: the extractor's trainable tensors by name                     |
-| W, its column w_c   | `class_weights[c]`, [n, d]: a paper *column* is an array row, so that slices are contiguous |
-| W_S                 | `Columns`                                                                   |
-| (φ, W_S)            | `ModelSlice`, what the server sends                                         |
-| Δφ, ΔW_S            | `ClientUpdate`, what the client sends: always *client − server*             |
+| paper               | here                                                                                    |
+|---------------------|-----------------------------------------------------------------------------------------|
+| φ                   | `dense`: the parameters that every client trains whole, by name                          |
+| W, its column w_c   | a *table* with a row per class: a paper column is an array row, so slices are contiguous |
+| S_k                 | `RowSample.ids[table]`: the rows that a client asks for                                  |
+| W_S                 | `Rows`: some rows of a table with their ids                                              |
+| (φ, W_S)            | `ModelSlice`, what the server sends                                                      |
+| Δφ, ΔW_S            | `ClientUpdate`, what the client sends: always *client − server*                          |
 
-One invariant is decided here for all: **class ids are int64, sorted and unique, and a class's position among them is its
-local label.** Sorted, so that their order says nothing about P_k.
+A model has any number of tables, by name: the classifier of FedSS is the table `columns`.
+
+One invariant is decided here for all: **row ids are int64, sorted and unique, and a row's position among them is how a step
+knows it.** Sorted, so that their order says nothing about P_k.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from ondevice.contract.choice import Choice
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Parameters = Mapping[str, FloatArray]
 
-Method = Literal["fedss", "negatives_only", "positives_only", "full_softmax"]
-"""FedSS (Eq. 5), NegOnly (Eq. 7), PosOnly (Eq. 8), FullSoftmax (Eq. 2)."""
+COLUMNS = "columns"
+"""The table of the classifier's rows: the columns of the paper's W."""
 
 LogitKind = Literal["cosine", "dot"]
 """Scaled cosine (A.2), or the plain dot product; with `dot` a column carries its bias as its last entry."""
@@ -51,8 +55,14 @@ class StepSpec:
     embedding_dim: int = 64
     image_shape: tuple[int, int, int] = (3, 224, 224)
     """Channels, height, width."""
+    objective: str = "sampled_softmax"
+    """Which loss (`ondevice.model.objectives`)."""
     logits: LogitKind = "cosine"
     train: TrainScope = "all"
+    pixel_mean: tuple[float, ...] = (0.5,)
+    """Per channel, or one for all: what is subtracted from a pixel of 0..1."""
+    pixel_deviation: tuple[float, ...] = (0.5,)
+    """Per channel, or one for all: what the difference is divided by."""
 
     def __post_init__(self) -> None:
         _at_least("embedding_dim", self.embedding_dim, 1)
@@ -62,6 +72,13 @@ class StepSpec:
             )
         _one_of("logits", self.logits, ("cosine", "dot"))
         _one_of("train", self.train, ("all", "last-two", "head"))
+        for name in ("pixel_mean", "pixel_deviation"):
+            if len(getattr(self, name)) not in (1, self.image_shape[0]):
+                raise ValueError(
+                    f"{name} has {len(getattr(self, name))} entries; expected 1, or {self.image_shape[0]}: one per channel"
+                )
+        if min(self.pixel_deviation) <= 0:
+            raise ValueError(f"pixel_deviation is {self.pixel_deviation}; expected positive numbers")
 
     @property
     def column_dim(self) -> int:
@@ -95,102 +112,94 @@ class RoundPlan:
     """What the server tells every client of a round.  No seed: a server that knew it could solve S_k for P_k."""
 
     round_index: int
-    num_classes: int
-    num_negatives: int = 0
-    """|N_k| for `fedss` and `negatives_only`; the other methods draw none."""
-    method: Method = "fedss"
+    table_sizes: Mapping[str, int]
+    """Table -> how many rows it has on the server."""
+    sampler: Choice
+    """Which rows a client asks for (`ondevice.client.samplers`)."""
+    weighting: Choice
+    """Which examples it trains on, with which weights (`ondevice.client.weightings`)."""
+    transforms: tuple[Choice, ...] = ()
+    """What is done to its update before it is encoded, in this order (`ondevice.client.transforms`)."""
     local_training: LocalTraining = field(default_factory=LocalTraining)
 
     def __post_init__(self) -> None:
         _at_least("round_index", self.round_index, 0)
-        _at_least("num_classes", self.num_classes, 1)
-        _at_least("num_negatives", self.num_negatives, 0)
-        _one_of("method", self.method, ("fedss", "negatives_only", "positives_only", "full_softmax"))
-        if self.method in ("positives_only", "full_softmax") and self.num_negatives:
-            raise ValueError(
-                f"num_negatives is {self.num_negatives}, but {self.method} draws no negatives; set it to 0"
-            )
+        for table, size in self.table_sizes.items():
+            _at_least(f"the size of table {table}", size, 1)
 
 
 @dataclass(frozen=True)
 class ExampleSet:
-    """Labelled images as they lie on a client: uint8 [N, C, H, W] and global class labels [N]."""
+    """Labelled examples as they lie on a client: features by name, each [N, ...], and global row ids [N] as labels.
 
-    images: npt.NDArray[np.uint8]
+    Features are raw: pixels uint8, tokens int64, numbers float32.  What a network wants is made of them inside the step.
+    """
+
+    features: Mapping[str, npt.NDArray[Any]]
     labels: IntArray
 
     def __post_init__(self) -> None:
-        if self.images.dtype != np.uint8 or self.images.ndim != 4:
-            raise ValueError(
-                f"images are {self.images.dtype}{list(self.images.shape)}; expected uint8 [N, C, H, W]"
-            )
-        if self.labels.dtype != np.int64 or self.labels.shape != self.images.shape[:1]:
-            raise ValueError(
-                f"labels are {self.labels.dtype}{list(self.labels.shape)}; expected int64 [{len(self.images)}], one an image"
-            )
+        if self.labels.dtype != np.int64 or self.labels.ndim != 1:
+            raise ValueError(f"labels are {_kind(self.labels)}; expected int64 [N]")
+        for name, feature in self.features.items():
+            if (
+                feature.dtype not in (np.uint8, np.int64, np.float32)
+                or feature.shape[:1] != self.labels.shape
+            ):
+                raise ValueError(
+                    f"{name} are {_kind(feature)}; expected uint8, int64 or float32 [{len(self.labels)}, ...], "
+                    "an entry per label"
+                )
         if self.labels.size and self.labels.min() < 0:
-            raise ValueError(f"labels hold {self.labels.min()}; class labels start at 0")
+            raise ValueError(f"labels hold {self.labels.min()}; labels start at 0")
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
 @dataclass(frozen=True)
-class ClassSample:
-    """S_k = P_k + N_k as the client knows it.  Only `class_ids` ever leaves the device."""
+class RowSample:
+    """The rows of every table that a client asks for, as the client knows them.  Only `ids` ever leaves the device."""
 
-    class_ids: IntArray
-    is_positive: BoolArray
-    log_expected_count: FloatArray
-    """log of how often a class is expected in S_k: 0 for a positive (always there), log(m / (n − |P_k|)) for a negative."""
+    ids: Mapping[str, IntArray]
+    sides: Mapping[str, FloatArray]
+    """Side arrays of the step that follow from the draw, an entry per row: `adjust`, what is added to a class's logit."""
 
     def __post_init__(self) -> None:
-        check_class_ids(self.class_ids)
-        for name in ("is_positive", "log_expected_count"):
-            if getattr(self, name).shape != self.class_ids.shape:
-                raise ValueError(
-                    f"{name} has shape {getattr(self, name).shape}; expected one entry a class: {self.class_ids.shape}"
-                )
-
-    @property
-    def num_positives(self) -> int:
-        return int(self.is_positive.sum())
+        for ids in self.ids.values():
+            check_row_ids(ids)
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Some columns of W (or of ΔW): `weights[i]` belongs to class `class_ids[i]`."""
+class Rows:
+    """Some rows of a table, or of its difference: `values[i]` belongs to row `ids[i]`."""
 
-    class_ids: IntArray
-    weights: FloatArray
-    """[|S_k|, column_dim]"""
+    ids: IntArray
+    values: FloatArray
+    """[s, d]"""
 
     def __post_init__(self) -> None:
-        check_class_ids(self.class_ids)
-        if (
-            self.weights.dtype != np.float32
-            or self.weights.ndim != 2
-            or len(self.weights) != len(self.class_ids)
-        ):
-            raise ValueError(
-                f"weights are {self.weights.dtype}{list(self.weights.shape)}; expected float32 [{len(self.class_ids)}, d]"
-            )
+        check_row_ids(self.ids)
+        if self.values.dtype != np.float32 or self.values.ndim != 2 or len(self.values) != len(self.ids):
+            raise ValueError(f"values are {_kind(self.values)}; expected float32 [{len(self.ids)}, d]")
 
 
 @dataclass(frozen=True)
 class ModelSlice:
-    """(φ, W_S): the part of the global model that one client trains this round."""
+    """The part of the global model that one client trains this round."""
 
-    extractor: Parameters
-    columns: Columns
+    dense: Parameters
+    tables: Mapping[str, Rows]
+    sides: Mapping[str, FloatArray] = field(default_factory=dict)
+    """What the server knows of the rows and the client needs, an entry per row (class priors, say)."""
 
 
 @dataclass(frozen=True)
 class ClientUpdate:
-    """(Δφ, ΔW_S), client minus server, with what the server needs to weigh it."""
+    """How far the slice moved, client minus server, with what the server needs to weigh it."""
 
-    extractor_delta: Parameters
-    columns_delta: Columns
+    dense: Parameters
+    tables: Mapping[str, Rows]
     num_examples: int
     mean_loss: float
 
@@ -202,18 +211,16 @@ class ClientUpdate:
             )
 
 
-def check_class_ids(class_ids: IntArray) -> None:
+def check_row_ids(row_ids: IntArray) -> None:
     """The invariant of the module docstring."""
-    if class_ids.dtype != np.int64 or class_ids.ndim != 1:
+    if row_ids.dtype != np.int64 or row_ids.ndim != 1:
+        raise ValueError(f"row_ids are {row_ids.dtype}{list(row_ids.shape)}; expected int64 of one dimension")
+    if row_ids.size and row_ids[0] < 0:
+        raise ValueError(f"row_ids start at {row_ids[0]}; expected 0 or more")
+    if np.any(row_ids[1:] <= row_ids[:-1]):
+        at = int(np.argmax(row_ids[1:] <= row_ids[:-1]))
         raise ValueError(
-            f"class_ids are {class_ids.dtype}{list(class_ids.shape)}; expected int64 of one dimension"
-        )
-    if class_ids.size and class_ids[0] < 0:
-        raise ValueError(f"class_ids start at {class_ids[0]}; expected 0 or more")
-    if np.any(class_ids[1:] <= class_ids[:-1]):
-        at = int(np.argmax(class_ids[1:] <= class_ids[:-1]))
-        raise ValueError(
-            f"class_ids hold {class_ids[at]} before {class_ids[at + 1]} at position {at}; expected sorted and unique"
+            f"row_ids hold {row_ids[at]} before {row_ids[at + 1]} at position {at}; expected sorted and unique"
         )
 
 
@@ -225,6 +232,10 @@ def _at_least(name: str, value: int, least: int) -> None:
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ValueError(f"{name} is {value!r}; expected one of {', '.join(allowed)}")
+
+
+def _kind(array: npt.NDArray[Any]) -> str:
+    return f"{array.dtype} {list(array.shape)}"
 
 
 def largest_entry(values: FloatArray) -> float:

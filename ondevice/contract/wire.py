@@ -1,48 +1,59 @@
 """The messages of a round as bytes: the only place where they are made or read.
 
-Format version 1: a safetensors file whose metadata says `kind`, `version`, `round` and `client`.
+Format version 2: a safetensors file whose metadata says `kind`, `version`, `round` and `client`.
 
 | kind    | from   | tensors                                                                                         |
 |---------|--------|-------------------------------------------------------------------------------------------------|
-| request | client | `class_ids` I64 [s]: the sorted ids of S_k, and nothing else                                     |
-| slice   | server | `class_ids` I64 [s], `columns` [s, d], `extractor.<name>` for every trainable tensor             |
-| update  | client | as slice, but differences client − server; and `num_examples` I64 [1], `mean_loss` F32 [1]       |
+| plan    | server | none; the metadata has `settings` as well: everything in `RoundPlan`, as JSON                    |
+| request | client | `rows.<table>` I64 [s]: the sorted ids of the rows it wants of every table, and nothing else     |
+| slice   | server | `rows.<table>` I64 [s], `table.<table>` [s, d], `side.<name>` [s], `dense.<name>`                |
+| update  | client | as slice without sides, but differences client − server; `num_examples` I64 [1], `mean_loss` F32 [1] |
 
-Weights travel as F32 by default, as F16 or BF16 when asked (`Precision`); they are float32 again once read.
+Weights travel as F32, or as F16 or BF16 where a transform made them so; they are float32 again once read.
 
 Everything is checked before anything is believed or allocated: size, header, names, shapes, types, finite numbers, sorted
-unique class ids in range, positive counts, and for updates the limits of what one client may do.
+unique row ids in range, positive counts, and for updates the limits of what one client may do.
 Whatever is wrong, the reader raises `WireError` and nothing else.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
 
 from ondevice.contract import safetensors_file
+from ondevice.contract.choice import choice_from_document
+from ondevice.contract.exact_fields import exactly
 from ondevice.contract.plain_text import plain_text
 from ondevice.contract.safetensors_file import Bfloat16, SafetensorsError, Tensor
 from ondevice.contract.vocabulary import (
     ClientUpdate,
-    Columns,
     FloatArray,
     IntArray,
+    LocalTraining,
     ModelSlice,
     Parameters,
-    check_class_ids,
+    RoundPlan,
+    Rows,
+    check_row_ids,
     largest_entry,
 )
 
-VERSION = "1"
+VERSION = "2"
 MAX_MESSAGE_BYTES = 1 << 30
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
-Kind = Literal["request", "slice", "update"]
-Precision = Literal["fp32", "fp16", "bf16"]
+Kind = Literal["plan", "request", "slice", "update"]
+
+RowIds = Mapping[str, IntArray]
+"""Table -> ids."""
+
+Weights = Mapping[str, Tensor]
+"""What a transform may narrow: tensors by their name in the message."""
 
 
 class WireError(ValueError):
@@ -62,11 +73,15 @@ class Envelope:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the reader of a model knows already: how many classes there are, and the shape of everything."""
+    """What the reader of a model knows already: how many rows the tables have, and the shape of everything."""
 
-    num_classes: int
-    column_dim: int
-    extractor_shapes: Mapping[str, tuple[int, ...]]
+    dense: Mapping[str, tuple[int, ...]]
+    table_sizes: Mapping[str, int]
+    """Table -> rows that it has on the server."""
+    table_dims: Mapping[str, int]
+    """Table -> entries of one row."""
+    sides: Mapping[str, str] = field(default_factory=dict)
+    """Side array -> the table whose rows it is about."""
 
 
 @dataclass(frozen=True)
@@ -83,40 +98,92 @@ class UpdateLimits:
 DEFAULT_LIMITS = UpdateLimits()
 
 
-def request_to_bytes(envelope: Envelope, class_ids: IntArray) -> bytes:
-    check_class_ids(class_ids)
-    return _encode("request", envelope, {"class_ids": class_ids})
+def plan_to_bytes(envelope: Envelope, plan: RoundPlan) -> bytes:
+    settings = {
+        "table_sizes": dict(plan.table_sizes),
+        "sampler": plan.sampler.to_document(),
+        "weighting": plan.weighting.to_document(),
+        "transforms": [transform.to_document() for transform in plan.transforms],
+        "local_training": asdict(plan.local_training),
+    }
+    text = json.dumps(settings, allow_nan=False, separators=(",", ":"))
+    return _encode("plan", envelope, {}, {"settings": text})
 
 
-def request_from_bytes(data: bytes, envelope: Envelope, num_classes: int) -> IntArray:
+def plan_from_bytes(data: bytes) -> tuple[Envelope, RoundPlan]:
+    """The plan, and the client and round that it is for."""
+    tensors, metadata = _read(data, "plan", {"settings"})
+    _expect_names(tensors, set())
+    envelope = Envelope(_count(metadata, "round"), _count(metadata, "client"))
+    try:
+        settings = json.loads(metadata["settings"])
+        fields = {"table_sizes", "sampler", "weighting", "transforms", "local_training"}
+        if not isinstance(settings, dict) or set(settings) != fields:
+            raise ValueError(f"the fields are {sorted(settings)}; expected {sorted(fields)}")
+        sizes = settings["table_sizes"]
+        if not isinstance(sizes, dict) or not all(type(size) is int for size in sizes.values()):
+            raise ValueError(f"table_sizes are {sizes!r}; expected whole numbers by table")
+        plan = RoundPlan(
+            round_index=envelope.round_index,
+            table_sizes=sizes,
+            sampler=choice_from_document(settings["sampler"]),
+            weighting=choice_from_document(settings["weighting"]),
+            transforms=tuple(choice_from_document(entry) for entry in settings["transforms"]),
+            local_training=exactly(LocalTraining, settings["local_training"]),
+        )
+    except (TypeError, ValueError, RecursionError) as error:
+        raise WireError(f"not a plan that this program knows: {error}") from None
+    return envelope, plan
+
+
+def request_to_bytes(envelope: Envelope, ids: RowIds) -> bytes:
+    for table_ids in ids.values():
+        check_row_ids(table_ids)
+    return _encode("request", envelope, {f"rows.{table}": table_ids for table, table_ids in ids.items()})
+
+
+def request_from_bytes(
+    data: bytes, envelope: Envelope, table_sizes: Mapping[str, int]
+) -> dict[str, IntArray]:
     tensors = _decode(data, "request", envelope)
-    _expect_names(tensors, {"class_ids"})
-    return _class_ids(tensors, num_classes)
+    _expect_names(tensors, {f"rows.{table}" for table in table_sizes})
+    return {table: _row_ids(tensors, table, size) for table, size in table_sizes.items()}
 
 
-def slice_to_bytes(envelope: Envelope, model_slice: ModelSlice, precision: Precision = "fp32") -> bytes:
-    weights = _weights(model_slice.extractor, model_slice.columns, precision)
-    return _encode("slice", envelope, {"class_ids": model_slice.columns.class_ids, **weights})
+def slice_to_bytes(envelope: Envelope, model_slice: ModelSlice, weights: Weights | None = None) -> bytes:
+    """`weights` are those of the slice as transforms left them; the slice's own where there are none."""
+    tensors = _ids(model_slice.tables)
+    tensors |= {f"side.{name}": values for name, values in model_slice.sides.items()}
+    tensors |= weights if weights is not None else weights_of(model_slice)
+    return _encode("slice", envelope, tensors)
 
 
-def slice_from_bytes(data: bytes, envelope: Envelope, class_ids: IntArray, expected: Expected) -> ModelSlice:
-    """The slice that answers the request for `class_ids`."""
+def slice_from_bytes(data: bytes, envelope: Envelope, ids: RowIds, expected: Expected) -> ModelSlice:
+    """The slice that answers the request for `ids`."""
     tensors = _decode(data, "slice", envelope)
-    _expect_names(tensors, {"class_ids", *_weight_names(expected)})
-    extractor, columns = _read_weights(tensors, class_ids, expected)
-    return ModelSlice(extractor, columns)
+    sides = {f"side.{name}" for name in expected.sides}
+    _expect_names(tensors, {*_weight_names(expected), *sides})
+    dense, tables = _read_weights(tensors, ids, expected)
+    return ModelSlice(
+        dense,
+        tables,
+        {
+            name: _floats(tensors, f"side.{name}", (len(ids[table]),))
+            for name, table in expected.sides.items()
+        },
+    )
 
 
-def update_to_bytes(envelope: Envelope, update: ClientUpdate, precision: Precision = "fp32") -> bytes:
-    weights = _weights(update.extractor_delta, update.columns_delta, precision)
+def update_to_bytes(envelope: Envelope, update: ClientUpdate, weights: Weights | None = None) -> bytes:
+    """`weights` are those of the update as transforms left them; the update's own where there are none."""
     return _encode(
         "update",
         envelope,
         {
-            "class_ids": update.columns_delta.class_ids,
+            **_ids(update.tables),
             "num_examples": np.array([update.num_examples], np.int64),
             "mean_loss": np.array([update.mean_loss], np.float32),
-            **weights,
+            **(weights if weights is not None else weights_of(update)),
         },
     )
 
@@ -124,77 +191,91 @@ def update_to_bytes(envelope: Envelope, update: ClientUpdate, precision: Precisi
 def update_from_bytes(
     data: bytes,
     envelope: Envelope,
-    class_ids: IntArray,
+    ids: RowIds,
     expected: Expected,
     limits: UpdateLimits = DEFAULT_LIMITS,
 ) -> ClientUpdate:
-    """The update for the slice of `class_ids` that was sent."""
+    """The update for the slice of `ids` that was sent."""
     tensors = _decode(data, "update", envelope)
-    _expect_names(tensors, {"class_ids", "num_examples", "mean_loss", *_weight_names(expected)})
-    extractor, columns = _read_weights(tensors, class_ids, expected, limits.max_change)
+    _expect_names(tensors, {"num_examples", "mean_loss", *_weight_names(expected)})
+    dense, tables = _read_weights(tensors, ids, expected, limits.max_change)
     num_examples = int(_integers(tensors, "num_examples", (1,))[0])
     if not 1 <= num_examples <= limits.max_examples:
         raise WireError(
             f"num_examples is {num_examples}; expected 1 to {limits.max_examples} (server.max_examples)"
         )
     if num_examples * limits.max_change > _FLOAT32_MAX:
-        largest = max(map(largest_entry, (columns.weights, *extractor.values())))
+        largest = max(map(largest_entry, (*dense.values(), *(rows.values for rows in tables.values()))))
         if num_examples * largest > _FLOAT32_MAX:
             raise WireError(f"{num_examples} examples times a change of {largest:g} are beyond float32")
     mean_loss = float(_floats(tensors, "mean_loss", (1,))[0])
-    return ClientUpdate(extractor, columns, num_examples, mean_loss)
+    return ClientUpdate(dense, tables, num_examples, mean_loss)
 
 
-def _encode(kind: Kind, envelope: Envelope, tensors: Mapping[str, Tensor]) -> bytes:
+def weights_of(model: ModelSlice | ClientUpdate) -> dict[str, FloatArray]:
+    """The weights of a message by their names in it, tables first: what transforms work on."""
+    tables = {f"table.{table}": rows.values for table, rows in model.tables.items()}
+    return {**tables, **{f"dense.{name}": value for name, value in model.dense.items()}}
+
+
+def _encode(
+    kind: Kind, envelope: Envelope, tensors: Mapping[str, Tensor], more: Mapping[str, str] | None = None
+) -> bytes:
     metadata = {
         "kind": kind,
         "version": VERSION,
         "round": str(envelope.round_index),
         "client": str(envelope.client_id),
+        **(more or {}),
     }
     return safetensors_file.to_bytes(tensors, metadata)
 
 
 def _decode(data: bytes, kind: Kind, envelope: Envelope) -> dict[str, Tensor]:
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise WireError(f"the message has {len(data)} bytes; at most {MAX_MESSAGE_BYTES} are allowed")
-    try:
-        tensors, metadata = safetensors_file.from_bytes(data)
-    except SafetensorsError as error:
-        raise WireError(f"not a message: {error}") from None
-    if set(metadata) != {"kind", "version", "round", "client"}:
-        raise WireError(f"metadata has {sorted(metadata)}; expected client, kind, round and version")
-    if metadata["kind"] != kind:
-        known = "" if metadata["kind"] in get_args(Kind) else ", a kind this version does not know"
-        raise WireError(f"the message is a {metadata['kind']!r}{known}; expected a {kind!r}")
-    if metadata["version"] != VERSION:
-        raise WireError(
-            f"the message has format version {metadata['version']!r}; this program reads {VERSION!r}: update the older side"
-        )
+    tensors, metadata = _read(data, kind, set())
     for name, value in (("round", envelope.round_index), ("client", envelope.client_id)):
         if metadata[name] != str(value):
             raise WireError(f"the message is for {name} {metadata[name]!r}; expected {value}")
     return tensors
 
 
-def _weights(extractor: Parameters, columns: Columns, precision: Precision) -> dict[str, Tensor]:
-    arrays = {"columns": columns.weights, **{f"extractor.{name}": value for name, value in extractor.items()}}
-    return {name: _narrow(name, value, precision) for name, value in arrays.items()}
+def _read(data: bytes, kind: Kind, more: set[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """A message of this kind, its envelope not looked at yet."""
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise WireError(f"the message has {len(data)} bytes; at most {MAX_MESSAGE_BYTES} are allowed")
+    try:
+        tensors, metadata = safetensors_file.from_bytes(data)
+    except SafetensorsError as error:
+        raise WireError(f"not a message: {error}") from None
+    if metadata.get("version", VERSION) != VERSION:
+        raise WireError(
+            f"the message has format version {metadata['version']!r}; this program reads {VERSION!r}: update the older side"
+        )
+    known = {"kind", "version", "round", "client"}
+    if not known <= set(metadata):
+        raise WireError(f"metadata has {sorted(metadata)}; expected {', '.join(sorted(known))}")
+    if metadata["kind"] != kind:
+        remark = "" if metadata["kind"] in get_args(Kind) else ", a kind this version does not know"
+        raise WireError(f"the message is a {metadata['kind']!r}{remark}; expected a {kind!r}")
+    if set(metadata) != known | more:
+        raise WireError(f"metadata has {sorted(metadata)}; expected {', '.join(sorted(known | more))}")
+    return tensors, metadata
 
 
-def _narrow(name: str, values: FloatArray, precision: Precision) -> Tensor:
-    if precision == "fp32":
-        return values
-    if precision == "bf16":
-        return Bfloat16.from_float32(values)
-    largest = float(np.abs(values).max(initial=0.0))
-    if largest > float(np.finfo(np.float16).max):
-        raise WireError(f"{name} holds {largest:g}, beyond fp16's 65504; send it as bf16 or fp32")
-    return values.astype(np.float16)
+def _count(metadata: Mapping[str, str], name: str) -> int:
+    text = metadata[name]
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise WireError(f"{name} is {text!r}; expected a whole number, 0 or more")
+    return int(text)
+
+
+def _ids(tables: Mapping[str, Rows]) -> dict[str, Tensor]:
+    return {f"rows.{table}": rows.ids for table, rows in tables.items()}
 
 
 def _weight_names(expected: Expected) -> set[str]:
-    return {"columns", *(f"extractor.{name}" for name in expected.extractor_shapes)}
+    tables = {f"{part}.{table}" for table in expected.table_dims for part in ("rows", "table")}
+    return {*tables, *(f"dense.{name}" for name in expected.dense)}
 
 
 def _expect_names(tensors: Mapping[str, Tensor], names: set[str]) -> None:
@@ -204,32 +285,29 @@ def _expect_names(tensors: Mapping[str, Tensor], names: set[str]) -> None:
 
 
 def _read_weights(
-    tensors: Mapping[str, Tensor], class_ids: IntArray, expected: Expected, largest: float = _FLOAT32_MAX
-) -> tuple[dict[str, FloatArray], Columns]:
-    received_ids = _class_ids(tensors, expected.num_classes)
-    if not np.array_equal(received_ids, class_ids):
-        raise WireError(
-            f"the message is about {len(received_ids)} classes that are not the {len(class_ids)} requested"
-        )
-    columns = Columns(class_ids, _floats(tensors, "columns", (len(class_ids), expected.column_dim), largest))
-    extractor = {
-        name: _floats(tensors, f"extractor.{name}", shape, largest)
-        for name, shape in expected.extractor_shapes.items()
-    }
-    return extractor, columns
+    tensors: Mapping[str, Tensor], ids: RowIds, expected: Expected, limit: float = _FLOAT32_MAX
+) -> tuple[Parameters, dict[str, Rows]]:
+    tables = {}
+    for table, dim in expected.table_dims.items():
+        received = _row_ids(tensors, table, expected.table_sizes[table])
+        if not np.array_equal(received, ids[table]):
+            raise WireError(
+                f"the message is about {len(received)} rows of {table} that are not the {len(ids[table])} requested"
+            )
+        tables[table] = Rows(ids[table], _floats(tensors, f"table.{table}", (len(received), dim), limit))
+    dense = {name: _floats(tensors, f"dense.{name}", shape, limit) for name, shape in expected.dense.items()}
+    return dense, tables
 
 
-def _class_ids(tensors: Mapping[str, Tensor], num_classes: int) -> IntArray:
-    class_ids = _integers(tensors, "class_ids", None)
+def _row_ids(tensors: Mapping[str, Tensor], table: str, size: int) -> IntArray:
+    ids = _integers(tensors, f"rows.{table}", None)
     try:
-        check_class_ids(class_ids)
+        check_row_ids(ids)
     except ValueError as error:
-        raise WireError(str(error)) from None
-    if not class_ids.size or class_ids[-1] >= num_classes:
-        raise WireError(
-            f"class_ids are {class_ids[-1:]} at the most; expected 1 or more ids below {num_classes}"
-        )
-    return class_ids
+        raise WireError(f"{table}: {error}") from None
+    if not ids.size or ids[-1] >= size:
+        raise WireError(f"the rows of {table} reach to {ids[-1:]}; expected 1 or more ids below {size}")
+    return ids
 
 
 def _integers(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...] | None) -> IntArray:

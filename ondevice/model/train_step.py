@@ -1,13 +1,8 @@
-"""The training step that every runtime must reproduce: φ, the sampled head and the loss in one module, loss out.
+"""The training step that every runtime must reproduce: φ and an objective in one module, loss out.
 
-The contract (names and order; every artifact and every backend keeps it):
-
-    inputs   the trainable extractor tensors by name, in the module's order; then `columns` [m, column_dim],
-             `adjust` [m], `images` [b, C, H, W], `labels` [b] int64 positions in the slice, `example_weight` [b]
-    outputs  `loss`, the weighted sum; then one gradient for each trainable extractor tensor, and that of `columns`
-
-Weights of 1/B over a batch make the sum the batch mean, so the gradients of micro-batches simply add up; 0 is padding.
-`TrainStep` is what we trace; `ondevice.backends.eager` runs it as it stands and is the definition the others must match.
+Its contract is `ondevice.contract.step_signature`: the extractor says which features it takes, the objective which tables,
+side arrays and labels, and the signature puts them in order.  `TrainStep` is what we trace; `ondevice.backends.eager` runs
+it as it stands and is the definition the others must match.
 """
 
 from __future__ import annotations
@@ -17,36 +12,50 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ondevice.contract.step_signature import EXAMPLES, ArraySpec, StepSignature
 from ondevice.contract.vocabulary import StepSpec
 from ondevice.model.extractors import trainable_names
-from ondevice.model.objectives.sampled_softmax import class_logits, sampled_softmax_loss
+from ondevice.model.extractors.extractor import Extractor
+from ondevice.model.objectives import build_objective
+
+EXAMPLE_WEIGHT = ArraySpec("example_weight", "example_weight", (EXAMPLES,))
 
 
 class TrainStep(nn.Module):
     """The extractor wrapped, not edited, so that the loss comes out."""
 
-    def __init__(self, spec: StepSpec, extractor: nn.Module) -> None:
+    def __init__(self, spec: StepSpec, extractor: Extractor) -> None:
         super().__init__()
         self.spec = spec
         self.extractor = extractor
+        self.objective = build_objective(spec)
         self.trainable = trainable_names(extractor, spec)
         for name, parameter in extractor.named_parameters():
             parameter.requires_grad_(name in self.trainable)
+        self.signature = self._signature()
 
-    def forward(
-        self, columns: Tensor, adjust: Tensor, images: Tensor, labels: Tensor, example_weight: Tensor
-    ) -> Tensor:
-        logits = class_logits(self.extractor(images), columns, self.spec.logits)
-        return sampled_softmax_loss(logits, adjust, labels, example_weight)
+    def forward(self, *data: Tensor) -> Tensor:
+        """The signature's inputs but the dense parameters, in its order -> the weighted sum of the losses."""
+        named = dict(zip((spec.name for spec in self.signature.data), data, strict=True))
+        embeddings = self.extractor(*(named[spec.name] for spec in self.signature.features))
+        losses = self.objective.losses(embeddings, named)
+        return (named[EXAMPLE_WEIGHT.name] * losses).sum()
 
     def trainable_tensors(self) -> list[Tensor]:
-        """The extractor's tensors that learn, in contract order."""
+        """The extractor's tensors that learn, in the signature's order."""
         return [self.extractor.get_parameter(name) for name in self.trainable]
 
+    def _signature(self) -> StepSignature:
+        dense = [
+            ArraySpec(name, "dense", tuple(self.extractor.get_parameter(name).shape))
+            for name in self.trainable
+        ]
+        of_objective = self.objective.inputs()
+        before = [spec for spec in of_objective if spec.role in ("table", "side")]
+        after = [spec for spec in of_objective if spec.role == "label"]
+        return StepSignature((*dense, *before, *self.extractor.inputs, *after, EXAMPLE_WEIGHT))
 
-def loss_and_gradients(
-    loss: Tensor, extractor_tensors: Sequence[Tensor], columns: Tensor
-) -> tuple[Tensor, list[Tensor], Tensor]:
-    """The step's outputs, in contract order: loss, the extractor's gradients, the columns' gradient."""
-    *extractor_gradients, columns_gradient = torch.autograd.grad(loss, [*extractor_tensors, columns])
-    return loss.detach(), extractor_gradients, columns_gradient
+
+def step_outputs(loss: Tensor, trained: Sequence[Tensor]) -> list[Tensor]:
+    """The step's outputs in the signature's order: the loss, then the gradient of everything that is trained."""
+    return [loss.detach(), *torch.autograd.grad(loss, list(trained))]

@@ -1,6 +1,6 @@
-"""φ: the feature extractors by name.  An extractor is an nn.Module, images -> embeddings, whose last layer is `embedding`.
+"""φ: the feature extractors by name.  An extractor is an nn.Module, raw features -> embeddings, whose last layer is `embedding`.
 
-Adding one is a module file, and a function and a line here.  It must treat every example by itself (no BatchNorm), or
+Adding one is a module file here and a line in `ARCHITECTURES`.  It must treat every example by itself (no BatchNorm), or
 micro-batches would no longer be exact.
 
 torch is imported when an extractor is built, not to know its name: a wrong name is refused at once.
@@ -8,59 +8,37 @@ torch is imported when an extractor is built, not to know its name: a wrong name
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ondevice.contract.vocabulary import StepSpec
 
 if TYPE_CHECKING:
-    from torch import nn
+    from ondevice.model.extractors.extractor import Extractor
 
-
-def _mobilenet_v3_large(spec: StepSpec) -> nn.Module:
-    from ondevice.model.extractors.mobilenet_v3 import LARGE, MobileNetV3
-
-    return MobileNetV3(LARGE, spec.image_shape[0], spec.embedding_dim)
-
-
-def _mobilenet_v3_small(spec: StepSpec) -> nn.Module:
-    from ondevice.model.extractors.mobilenet_v3 import SMALL, MobileNetV3
-
-    return MobileNetV3(SMALL, spec.image_shape[0], spec.embedding_dim)
-
-
-def _two_convolutions(spec: StepSpec) -> nn.Module:
-    from ondevice.model.extractors.small_images import TwoConvolutions
-
-    return TwoConvolutions(spec.image_shape, spec.embedding_dim)
-
-
-def _three_convolutions(spec: StepSpec) -> nn.Module:
-    from ondevice.model.extractors.small_images import ThreeConvolutions
-
-    return ThreeConvolutions(spec.image_shape, spec.embedding_dim)
-
-
-ARCHITECTURES: dict[str, Callable[[StepSpec], nn.Module]] = {
-    "mobilenet_v3_large": _mobilenet_v3_large,
-    "mobilenet_v3_small": _mobilenet_v3_small,
-    "two_convolutions": _two_convolutions,
-    "three_convolutions": _three_convolutions,
+ARCHITECTURES = {
+    "mobilenet_v3_large": "ondevice.model.extractors.mobilenet_v3:large",
+    "mobilenet_v3_small": "ondevice.model.extractors.mobilenet_v3:small",
+    "two_convolutions": "ondevice.model.extractors.small_images:TwoConvolutions",
+    "three_convolutions": "ondevice.model.extractors.small_images:ThreeConvolutions",
 }
+"""Name -> `module:callable`, which makes an extractor of a `StepSpec`."""
 
 
-def build_extractor(spec: StepSpec, seed: int = 0) -> nn.Module:
+def build_extractor(spec: StepSpec, seed: int = 0) -> Extractor:
     """A freshly initialised extractor; the global random state of torch is left as it was."""
     if spec.architecture not in ARCHITECTURES:
         raise ValueError(f"architecture is {spec.architecture!r}; expected one of {', '.join(ARCHITECTURES)}")
     import torch
 
+    module, _, build = ARCHITECTURES[spec.architecture].partition(":")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return ARCHITECTURES[spec.architecture](spec)
+        extractor: Extractor = getattr(import_module(module), build)(spec)
+    return extractor
 
 
-def trainable_names(extractor: nn.Module, spec: StepSpec) -> tuple[str, ...]:
+def trainable_names(extractor: Extractor, spec: StepSpec) -> tuple[str, ...]:
     """The tensors that learn, in the order of the training step's inputs and gradients: that of the module."""
     names = tuple(name for name, _ in extractor.named_parameters())
     if spec.train == "all":

@@ -12,6 +12,9 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ondevice.contract.vocabulary import StepSpec
+from ondevice.model.extractors.extractor import ImageExtractor
+
 NUM_GROUPS = 8
 
 
@@ -58,12 +61,12 @@ SMALL = (
 )
 
 
-class MobileNetV3(nn.Module):
-    """images [B, C, H, W] -> embeddings [B, embedding_dim]."""
+class MobileNetV3(ImageExtractor):
+    """The rows of Large or Small between the stem and the embedding."""
 
-    def __init__(self, rows: tuple[BlockRow, ...], in_channels: int, embedding_dim: int) -> None:
-        super().__init__()
-        self.stem = ConvNorm(in_channels, 16, kernel=3, stride=2, activation="hardswish")
+    def __init__(self, spec: StepSpec, rows: tuple[BlockRow, ...]) -> None:
+        super().__init__(spec)
+        self.stem = ConvNorm(spec.image_shape[0], 16, kernel=3, stride=2, activation="hardswish")
         blocks = []
         channels = 16
         for row in rows:
@@ -71,12 +74,20 @@ class MobileNetV3(nn.Module):
             channels = row.out
         self.blocks = nn.Sequential(*blocks)
         self.last = ConvNorm(channels, 6 * channels, kernel=1, activation="hardswish")
-        self.embedding = nn.Linear(6 * channels, embedding_dim)
+        self.embedding = nn.Linear(6 * channels, spec.embedding_dim)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def embed(self, images: Tensor) -> Tensor:
         features: Tensor = self.last(self.blocks(self.stem(images)))
         embeddings: Tensor = self.embedding(features.mean((2, 3)))
         return embeddings
+
+
+def large(spec: StepSpec) -> MobileNetV3:
+    return MobileNetV3(spec, LARGE)
+
+
+def small(spec: StepSpec) -> MobileNetV3:
+    return MobileNetV3(spec, SMALL)
 
 
 class InvertedResidual(nn.Module):

@@ -4,7 +4,7 @@
     dot logits      o_j = f·w_j + b_j, b_j the last entry of the column
     loss            −o_t + log( exp(o_t) + Σ_{j ≠ t} exp(o_j + adjust_j) )
 
-`adjust` alone chooses the objective (`class_sampling.logit_adjustment`): −log expected count for FedSS (Eq. 5), EXCLUDED
+`adjust` alone chooses among them (`ondevice.client.samplers`): −log expected count for FedSS (Eq. 5), EXCLUDED
 on the positives for NegOnly (Eq. 7), zero over P_k for PosOnly (Eq. 8), zero over every class for full softmax (Eq. 2), and
 EXCLUDED on padding.  It is not added to the target's own logit: a positive's adjustment is log 1 = 0 under every loss.
 
@@ -13,10 +13,33 @@ Written in operators that every exporter lowers well: the target is picked by a 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
-from ondevice.contract.vocabulary import COSINE_SCALE, LogitKind
+from ondevice.contract.step_signature import EXAMPLES, ArraySpec, rows_of
+from ondevice.contract.vocabulary import COLUMNS, COSINE_SCALE, EXCLUDED, LogitKind, StepSpec
+
+
+class SampledSoftmax:
+    """One table with a row per class, and `adjust` beside it."""
+
+    def __init__(self, spec: StepSpec) -> None:
+        self._logits = spec.logits
+        self._dim = spec.column_dim
+
+    def inputs(self) -> tuple[ArraySpec, ...]:
+        rows = rows_of(COLUMNS)
+        return (
+            ArraySpec(COLUMNS, "table", (rows, self._dim)),
+            ArraySpec("adjust", "side", (rows,), padding=float(EXCLUDED)),
+            ArraySpec("labels", "label", (EXAMPLES,), "int64", positions_in=COLUMNS),
+        )
+
+    def losses(self, embeddings: Tensor, arrays: Mapping[str, Tensor]) -> Tensor:
+        logits = class_logits(embeddings, arrays[COLUMNS], self._logits)
+        return sampled_softmax_losses(logits, arrays["adjust"], arrays["labels"])
 
 
 def class_logits(features: Tensor, columns: Tensor, kind: LogitKind) -> Tensor:
@@ -31,10 +54,10 @@ def unit_rows(matrix: Tensor) -> Tensor:
     return matrix * torch.rsqrt((matrix * matrix).sum(1, keepdim=True) + 1e-12)
 
 
-def sampled_softmax_loss(logits: Tensor, adjust: Tensor, labels: Tensor, example_weight: Tensor) -> Tensor:
-    """Weighted sum over the batch.  logits [B, m], adjust [m], labels [B] positions in the slice, example_weight [B]."""
+def sampled_softmax_losses(logits: Tensor, adjust: Tensor, labels: Tensor) -> Tensor:
+    """Of every example, [B].  logits [B, m], adjust [m], labels [B] positions in the slice."""
     positions = torch.arange(logits.shape[1], device=labels.device)
     is_target = (labels[:, None] == positions).to(logits.dtype)  # [B, m]
     adjusted = logits + adjust * (1 - is_target)
     target = (logits * is_target).sum(1)
-    return (example_weight * (torch.logsumexp(adjusted, 1) - target)).sum()
+    return torch.logsumexp(adjusted, 1) - target

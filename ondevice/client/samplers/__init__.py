@@ -1,0 +1,22 @@
+"""Which rows a client asks for, and the side arrays that follow from the draw: one sampler per file.
+
+A sampler is a frozen dataclass whose fields are its settings.  Adding one is a file here and a line in `SAMPLERS`; for the
+native client, a file of the same name in `ondevice/native/client/samplers` and a line in its table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ondevice.client.samplers.all_rows import AllRows
+from ondevice.client.samplers.positives import Positives
+from ondevice.client.samplers.sampling import Sampler, SamplingView
+from ondevice.client.samplers.uniform_negatives import UniformNegatives
+
+__all__ = ["SAMPLERS", "Sampler", "SamplingView"]
+
+SAMPLERS: dict[str, Callable[..., Sampler]] = {
+    "uniform_negatives": UniformNegatives,
+    "positives": Positives,
+    "all_rows": AllRows,
+}
