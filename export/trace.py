@@ -3,12 +3,12 @@
 Autograd runs under fake tensors (shapes, no numbers) and `make_fx` writes down every operator that it
 dispatches, so the graph *is* `ondevice.model.train_step`, gradients included: no lowering repeats its mathematics.
 
-    placeholders  the trainable extractor tensors, then columns, adjust, images, labels, example_weight
-    outputs       loss, one gradient for each trainable extractor tensor, the gradient of columns
+    placeholders  the inputs of the step's signature, in its order
+    outputs       its outputs
 
-The width m is symbolic: one artifact serves any |S_k|.  The micro-batch is static, because the fastest formulations
-reshape by it and padding is exact.  Tensors that do not learn (`StepSpec.train`) become constants of the graph;
-autograd takes no gradient of them, so the frozen part has no backward operator and keeps no activation.
+The number of rows of a table is symbolic: one artifact serves any |S_k|.  The micro-batch is static, because the fastest
+formulations reshape by it and padding is exact.  Tensors that do not learn (`StepSpec.train`, buffers) become constants of
+the graph; autograd takes no gradient of them, so the frozen part has no backward operator and keeps no activation.
 """
 
 from __future__ import annotations
@@ -24,39 +24,31 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from ondevice.model.train_step import TrainStep, loss_and_gradients
-
-DATA_INPUTS = ("columns", "adjust", "images", "labels", "example_weight")
-"""What the step takes after the trainable tensors."""
+from ondevice.contract.step_signature import EXAMPLES, ArraySpec, Bounds, rows_of
+from ondevice.model.train_step import TrainStep, step_outputs
 
 Traceable = Callable[[dict[str, Tensor], Sequence[Tensor]], list[Tensor]]
 """(the extractor's tensors by name, data inputs) -> outputs"""
 
 
-def step_inputs(step: TrainStep) -> tuple[str, ...]:
-    """The step's inputs by name, in contract order."""
-    return (*step.trainable, *DATA_INPUTS)
-
-
-def step_outputs(step: TrainStep) -> tuple[str, ...]:
-    """The step's outputs by name, in contract order; a gradient is called after its tensor."""
-    return ("loss", *(f"gradient/{name}" for name in (*step.trainable, "columns")))
-
-
 def trace_step(step: TrainStep, micro_batch: int) -> fx.GraphModule:
     """Forward and backward: the contract above."""
+    tables = tuple(step.signature.table_dims)
 
     def run(tensors: dict[str, Tensor], data: Sequence[Tensor]) -> list[Tensor]:
         leaves = {
             name: tensor.detach().requires_grad_(name in step.trainable) for name, tensor in tensors.items()
         }
-        columns = data[0].detach().requires_grad_()
-        loss = _loss(step, leaves, (columns, *data[1:]))
-        learning = [leaves[name] for name in step.trainable]
-        loss, extractor_gradients, columns_gradient = loss_and_gradients(loss, learning, columns)
-        return [loss, *extractor_gradients, columns_gradient]
+        inputs = {
+            spec.name: value.detach().requires_grad_() if spec.name in tables else value
+            for spec, value in zip(step.signature.data, data, strict=True)
+        }
+        loss = _loss(step, leaves, list(inputs.values()))
+        return step_outputs(
+            loss, [*(leaves[name] for name in step.trainable), *(inputs[name] for name in tables)]
+        )
 
-    return _trace(run, step, micro_batch, DATA_INPUTS)
+    return _trace(run, step, micro_batch, step.signature.data)
 
 
 def trace_loss(step: TrainStep, micro_batch: int) -> fx.GraphModule:
@@ -71,17 +63,22 @@ def trace_loss(step: TrainStep, micro_batch: int) -> fx.GraphModule:
         finally:
             hook.remove()
 
-    return _trace(run, step, micro_batch, DATA_INPUTS)
+    return _trace(run, step, micro_batch, step.signature.data)
 
 
 def trace_embed(step: TrainStep, micro_batch: int) -> fx.GraphModule:
-    """The extractor alone, for evaluation: trainable tensors and images -> embeddings [b, embedding_dim]."""
+    """The extractor alone, for evaluation: dense parameters and features -> embeddings [b, embedding_dim]."""
 
     def run(tensors: dict[str, Tensor], data: Sequence[Tensor]) -> list[Tensor]:
         with torch.no_grad():
             return [functional_call(step.extractor, tensors, tuple(data))]
 
-    return _trace(run, step, micro_batch, ("images",))
+    return _trace(run, step, micro_batch, step.signature.features)
+
+
+def example_array(spec: ArraySpec, sizes: Bounds) -> Tensor:
+    """Zeros of an input's type and shape."""
+    return torch.zeros(spec.sizes(sizes), dtype=getattr(torch, spec.dtype))
 
 
 def _loss(step: TrainStep, tensors: dict[str, Tensor], data: Sequence[Tensor]) -> Tensor:
@@ -91,41 +88,45 @@ def _loss(step: TrainStep, tensors: dict[str, Tensor], data: Sequence[Tensor]) -
     return loss
 
 
-def _trace(run: Traceable, step: TrainStep, micro_batch: int, data_inputs: Sequence[str]) -> fx.GraphModule:
+def _trace(run: Traceable, step: TrainStep, micro_batch: int, inputs: Sequence[ArraySpec]) -> fx.GraphModule:
     mode = FakeTensorMode(shape_env=ShapeEnv())
-    width = micro_batch + 101  # any hint will do, but a size of 1 would be taken for a constant
-    data = {
-        "columns": _fake(mode, torch.zeros(width, step.spec.column_dim), symbolic=True),
-        "adjust": _fake(mode, torch.zeros(width), symbolic=True),
-        "images": _fake(mode, torch.zeros(micro_batch, *step.spec.image_shape)),
-        "labels": _fake(mode, torch.zeros(micro_batch, dtype=torch.int64)),
-        "example_weight": _fake(mode, torch.zeros(micro_batch)),
-    }
-    tensors = {name: _fake(mode, tensor.detach()) for name, tensor in step.extractor.named_parameters()}
+    # Any hint will do for the symbolic sizes, but a size of 1 would be taken for a constant.
+    hints = {rows_of(table): micro_batch + 101 + at for at, table in enumerate(step.signature.table_dims)}
+    sizes = {EXAMPLES: micro_batch, **hints}
+    data = [
+        _fake(mode, example_array(spec, sizes), [size in hints for size in spec.shape]) for spec in inputs
+    ]
+    tensors = {name: _fake(mode, tensor.detach()) for name, tensor in extractor_tensors(step).items()}
     with mode, enable_python_dispatcher():
-        traced = make_fx(run)(tensors, [data[name] for name in data_inputs])
-    return _finish(traced, step, (*tensors, *data_inputs))
+        traced = make_fx(run)(tensors, data)
+    return _finish(traced, step, list(tensors), [spec.name for spec in inputs])
 
 
-def _fake(mode: FakeTensorMode, tensor: Tensor, symbolic: bool = False) -> Tensor:
-    """A tensor without numbers, its first size symbolic if asked."""
-    sizes = [DimDynamic.STATIC] * tensor.dim()
-    if symbolic:
-        sizes[0] = DimDynamic.DYNAMIC
-    context: Any = StatelessSymbolicContext(dynamic_sizes=sizes)
+def extractor_tensors(step: TrainStep) -> dict[str, Tensor]:
+    """Everything that the extractor computes with: parameters, then buffers."""
+    return {**dict(step.extractor.named_parameters()), **dict(step.extractor.named_buffers())}
+
+
+def _fake(mode: FakeTensorMode, tensor: Tensor, symbolic: Sequence[bool] = ()) -> Tensor:
+    """A tensor without numbers, its sizes symbolic where asked."""
+    sizes = [DimDynamic.DYNAMIC if dynamic else DimDynamic.STATIC for dynamic in symbolic]
+    context: Any = StatelessSymbolicContext(dynamic_sizes=sizes or [DimDynamic.STATIC] * tensor.dim())
     return mode.from_tensor(tensor, symbolic_context=context)
 
 
-def _finish(traced: fx.GraphModule, step: TrainStep, names: Sequence[str]) -> fx.GraphModule:
+def _finish(
+    traced: fx.GraphModule, step: TrainStep, tensors: Sequence[str], data: Sequence[str]
+) -> fx.GraphModule:
     """Name the placeholders, turn those of the frozen tensors into constants, and drop what nothing reads."""
     graph = traced.graph
+    known = extractor_tensors(step)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    for name, node in zip(names, placeholders, strict=True):
+    for name, node in zip([*tensors, *data], placeholders, strict=True):
         flat_name = name.replace(".", "_")
-        if name in step.trainable or name in DATA_INPUTS:
+        if name in step.trainable or name in data:
             node.target = node.name = flat_name
             continue
-        traced.register_buffer(flat_name, step.extractor.get_parameter(name).detach())
+        traced.register_buffer(flat_name, known[name].detach())
         with graph.inserting_after(placeholders[-1]):  # torch.export wants placeholders before all else
             constant = graph.get_attr(flat_name)
         constant.meta = dict(node.meta)
