@@ -1,1 +1,35 @@
-"""What is trained beside federated rounds."""
+"""What a federation does, by name: `scheme.name` in an experiment, with the scheme's own settings beside it.
+
+Adding a scheme is a file here and a line in `SCHEMES`: a sampler, a weighting, settings, and hooks on the server.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server_sim.schemes.centralized import Centralized
+from server_sim.schemes.fedss import FedSS
+from server_sim.schemes.full_softmax import FullSoftmax
+from server_sim.schemes.negatives_only import NegativesOnly
+from server_sim.schemes.positives_only import PositivesOnly
+from server_sim.schemes.scheme import RoundContext, Scheme
+
+__all__ = ["SCHEMES", "RoundContext", "Scheme", "scheme_from"]
+
+SCHEMES: dict[str, type[Scheme]] = {
+    "fedss": FedSS,
+    "negatives_only": NegativesOnly,
+    "positives_only": PositivesOnly,
+    "full_softmax": FullSoftmax,
+    "centralized": Centralized,
+}
+
+
+def scheme_from(settings: Any) -> Any:
+    """A scheme from an experiment's section; pydantic's errors name the field."""
+    if isinstance(settings, Scheme) or not isinstance(settings, dict):
+        return settings
+    name = settings.get("name", "fedss")
+    if name not in SCHEMES:
+        raise ValueError(f"name is {name!r}; expected one of {', '.join(SCHEMES)}")
+    return SCHEMES[name].model_validate(settings)

@@ -1,0 +1,66 @@
+"""What a scheme is: a named combination of sampler, weighting and server hooks, with settings of its own.
+
+The fields of a scheme are exactly its settings, so a setting that a scheme does not use does not exist in its experiments.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from ondevice.contract.choice import Choice
+
+if TYPE_CHECKING:
+    from ondevice.backends import Backend
+    from server_sim.data.population import Population
+    from server_sim.experiment import Experiment
+    from server_sim.server.aggregation import AggregatedUpdate
+    from server_sim.server.state import ServerState
+
+
+@dataclass(frozen=True)
+class RoundContext:
+    """What a scheme may use to play a round."""
+
+    experiment: Experiment
+    population: Population
+    backend: Backend
+    """Of the server: it evaluates, and trains where there are no clients."""
+    state: ServerState
+    federated_round: Callable[[], dict[str, Any]]
+    """Choose clients, hold their conversations, apply the mean; the round's line of metrics."""
+
+
+class Scheme(BaseModel):
+    """A scheme by name; its settings are its fields."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    label: ClassVar[str]
+    """Its name in tables and figures."""
+    name: str
+
+    @abstractmethod
+    def sampler(self) -> Choice | None:
+        """Which rows the clients ask for; None where there are no clients."""
+
+    def weighting(self) -> Choice:
+        """Which examples they train on, with which weights."""
+        return Choice("uniform")
+
+    def play(self, context: RoundContext) -> dict[str, Any]:
+        """One round, from choosing clients to the new state."""
+        return context.federated_round()
+
+    def before_apply(self, mean: AggregatedUpdate, state: ServerState) -> AggregatedUpdate:  # noqa: ARG002
+        """The server's say between the mean and the optimizer."""
+        return mean
+
+    @property
+    def title(self) -> str:
+        """The label with what tells two runs of the scheme apart."""
+        return self.label
