@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ondevice.backends.opening import Runtime
+from ondevice.contract.step_signature import Bounds
 from ondevice.model.train_step import TrainStep
 
 
-def lower(runtime: Runtime, step: TrainStep, micro_batch: int, max_width: int) -> dict[str, bytes]:
+def lower(runtime: Runtime, step: TrainStep, bounds: Bounds) -> dict[str, bytes]:
     """File name -> bytes.  The exporter of a runtime is imported only when an artifact is made for it.
 
     Raises UnsupportedOperator where the runtime has no formulation for an operator of the extractor.
@@ -15,21 +16,21 @@ def lower(runtime: Runtime, step: TrainStep, micro_batch: int, max_width: int) -
         from export.executorch import lowering as lower_executorch
 
         return {
-            "step.pte": lower_executorch.lower_step(step, micro_batch, max_width),
-            "embed.pte": lower_executorch.lower_embed(step, micro_batch),
+            "step.pte": lower_executorch.lower_step(step, bounds),
+            "embed.pte": lower_executorch.lower_embed(step, bounds),
         }
     if runtime == "executorch-stock":
         from export.executorch import stock as lower_executorch_stock
 
-        return {"stock_step.pte": lower_executorch_stock.lower_step(step, micro_batch, max_width)}
+        return {"stock_step.pte": lower_executorch_stock.lower_step(step, bounds)}
     if runtime == "onnxruntime":
         from export.onnx import lowering as lower_onnx
 
         return {
-            "step.onnx": lower_onnx.lower_step(step, micro_batch, max_width),
-            "embed.onnx": lower_onnx.lower_embed(step, micro_batch),
+            "step.onnx": lower_onnx.lower_step(step, bounds),
+            "embed.onnx": lower_onnx.lower_embed(step, bounds),
         }
     from export.onnx import training_artifacts as lower_ort_training
 
-    files = lower_ort_training.lower(step, micro_batch, max_width)
+    files = lower_ort_training.lower(step, bounds)
     return {f"ort_training/{name}": data for name, data in files.items()}

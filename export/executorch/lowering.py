@@ -1,8 +1,8 @@
 """The training step as an ExecuTorch program: one .pte for every width up to a maximum, weights in, gradients out.
 
 `export.trace` gives the joint forward and backward graph, `export.executorch.rules.planes` rewrites it to the operators of
-`ondevice/native`, and ExecuTorch plans its memory and serialises it.  The width m is dynamic and memory is planned for its
-maximum; the micro-batch is static, since a dynamic batch is specialised away by torch.export.  Pure: bytes come back.
+`ondevice/native`, and ExecuTorch plans its memory and serialises it.  The number of a table's rows is dynamic and memory is
+planned for its bound; the micro-batch is static, since a dynamic batch is specialised away by torch.export.  Pure: bytes come back.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from torch import Tensor, fx
 
 import export.executorch.operators  # noqa: F401  # declares the operators
 from export.executorch.rules.planes import rewrite
-from export.trace import trace_embed, trace_step
+from export.trace import example_array, trace_embed, trace_step
+from ondevice.contract.step_signature import EXAMPLES, Bounds, rows_of
 from ondevice.model.train_step import TrainStep
 
 
-def lower_step(step: TrainStep, micro_batch: int, max_width: int) -> bytes:
-    """step.pte: the contract (`ondevice.model.train_step`) for `micro_batch` examples and 1 to `max_width` columns."""
-    if max_width < 2:
-        raise ValueError(
-            f"max_width is {max_width}; expected 2 or more: one class alone has nothing to learn from"
-        )
-    width = torch.export.Dim("width", min=1, max=max_width)
-    spec = step.spec
-    example = (
-        torch.zeros(max_width, spec.column_dim),
-        torch.zeros(max_width),
-        torch.zeros(micro_batch, *spec.image_shape),
-        torch.zeros(micro_batch, dtype=torch.int64),
-        torch.zeros(micro_batch),
-    )
-    tensors = tuple(tensor.detach() for tensor in step.trainable_tensors())
-    dynamic = (*[None] * len(tensors), {0: width}, {0: width}, None, None, None)
-    return _to_program(rewrite(trace_step(step, micro_batch)), (*tensors, *example), dynamic)
+def lower_step(step: TrainStep, bounds: Bounds) -> bytes:
+    """step.pte: the step's signature for a micro-batch of examples and 1 to the bound of every table's rows."""
+    tables = {rows_of(table): bounds[rows_of(table)] for table in step.signature.table_dims}
+    for symbol, most in tables.items():
+        if most < 2:
+            raise ValueError(
+                f"the bound of {symbol} is {most}; expected 2 or more: one row alone has nothing to learn from"
+            )
+    dims = {
+        symbol: torch.export.Dim(f"rows_{at}", min=1, max=most)
+        for at, (symbol, most) in enumerate(tables.items())
+    }
+    dynamic = [
+        {at: dims[size] for at, size in enumerate(spec.shape) if size in dims} or None
+        for spec in step.signature
+    ]
+    example = tuple(example_array(spec, bounds) for spec in step.signature)
+    return _to_program(rewrite(trace_step(step, bounds[EXAMPLES])), example, tuple(dynamic))
 
 
-def lower_embed(step: TrainStep, micro_batch: int) -> bytes:
-    """embed.pte: trainable tensors and images [micro_batch, C, H, W] -> embeddings."""
-    tensors = tuple(tensor.detach() for tensor in step.trainable_tensors())
-    example = (*tensors, torch.zeros(micro_batch, *step.spec.image_shape))
-    return _to_program(rewrite(trace_embed(step, micro_batch)), example, (None,) * len(example))
+def lower_embed(step: TrainStep, bounds: Bounds) -> bytes:
+    """embed.pte: dense parameters and the features of a micro-batch -> embeddings."""
+    example = tuple(example_array(spec, bounds) for spec in step.signature.of_role("dense", "feature"))
+    return _to_program(rewrite(trace_embed(step, bounds[EXAMPLES])), example, (None,) * len(example))
 
 
 def planned_memory(program: bytes) -> int:

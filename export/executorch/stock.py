@@ -12,37 +12,42 @@ import torch
 from torch import Tensor, nn
 from torch.export.experimental import _export_forward_backward
 
+from export.trace import example_array
 from export.unsupported_operator import UnsupportedOperator
+from ondevice.contract.step_signature import Bounds
 from ondevice.model.train_step import TrainStep
 
 
-class _StepWithColumns(nn.Module):
-    """The step with its columns as a parameter, as the joint export wants everything that learns."""
+class _StepWithTables(nn.Module):
+    """The step with its tables as parameters, as the joint export wants everything that learns."""
 
-    def __init__(self, step: TrainStep, width: int) -> None:
+    def __init__(self, step: TrainStep, bounds: Bounds) -> None:
         super().__init__()
         self.step = step
-        self.columns = nn.Parameter(torch.zeros(width, step.spec.column_dim))
+        self.tables = nn.ParameterDict(
+            {spec.name: nn.Parameter(example_array(spec, bounds)) for spec in step.signature.tables}
+        )
 
-    def forward(self, adjust: Tensor, images: Tensor, labels: Tensor, example_weight: Tensor) -> Tensor:
-        loss: Tensor = self.step(self.columns, adjust, images, labels, example_weight)
+    def forward(self, *data: Tensor) -> Tensor:
+        """The signature's data but the tables, in its order."""
+        given = iter(data)
+        inputs = [
+            self.tables[spec.name] if spec.role == "table" else next(given)
+            for spec in self.step.signature.data
+        ]
+        loss: Tensor = self.step(*inputs)
         return loss
 
 
-def lower_step(step: TrainStep, micro_batch: int, width: int) -> bytes:
-    """stock_step.pte: adjust, images, labels and weights in; loss, gradients and the program's own parameters out."""
+def lower_step(step: TrainStep, bounds: Bounds) -> bytes:
+    """stock_step.pte: the data but the tables in; loss, gradients and the program's own parameters out."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ExecuTorch marks its own modules as experimental on import
         from executorch.exir import EdgeCompileConfig, to_edge  # type: ignore[import-untyped]
 
-        example = (
-            torch.zeros(width),
-            torch.zeros(micro_batch, *step.spec.image_shape),
-            torch.zeros(micro_batch, dtype=torch.int64),
-            torch.zeros(micro_batch),
-        )
+        example = tuple(example_array(spec, bounds) for spec in step.signature.data if spec.role != "table")
         joint = _export_forward_backward(
-            torch.export.export(_StepWithColumns(step, width), example, strict=True)
+            torch.export.export(_StepWithTables(step, bounds), example, strict=True)
         )
         if any("max_pool2d" in str(node.target) for node in joint.graph.nodes):
             raise UnsupportedOperator(

@@ -12,22 +12,23 @@ from torch import fx
 
 from export.onnx.operators.table import formulation_of
 from export.onnx.translation import Translation
-from export.trace import step_inputs, step_outputs, trace_embed, trace_step
+from export.trace import trace_embed, trace_step
+from ondevice.contract.step_signature import EXAMPLES, Bounds
 from ondevice.model.train_step import TrainStep
 
 
-def lower_step(step: TrainStep, micro_batch: int, max_width: int) -> bytes:
-    """step.onnx: trainable tensors, columns, adjust, images, labels, example_weight -> loss, gradients."""
-    traced = trace_step(step, micro_batch)
-    metadata = {"micro_batch": str(micro_batch), "max_width": str(max_width)}
-    return _lower(traced, "train_step", step_inputs(step), step_outputs(step), metadata)
+def lower_step(step: TrainStep, bounds: Bounds) -> bytes:
+    """step.onnx: the step's signature."""
+    traced = trace_step(step, bounds[EXAMPLES])
+    names = tuple(spec.name for spec in step.signature)
+    return _lower(traced, "train_step", names, step.signature.outputs, bounds)
 
 
-def lower_embed(step: TrainStep, micro_batch: int) -> bytes:
-    """embed.onnx: trainable tensors, images -> embeddings."""
-    traced = trace_embed(step, micro_batch)
-    metadata = {"micro_batch": str(micro_batch)}
-    return _lower(traced, "embed", (*step.trainable, "images"), ("embeddings",), metadata)
+def lower_embed(step: TrainStep, bounds: Bounds) -> bytes:
+    """embed.onnx: dense parameters and features -> embeddings."""
+    traced = trace_embed(step, bounds[EXAMPLES])
+    names = tuple(spec.name for spec in step.signature.of_role("dense", "feature"))
+    return _lower(traced, "embed", names, ("embeddings",), {EXAMPLES: bounds[EXAMPLES]})
 
 
 def _lower(
@@ -35,10 +36,12 @@ def _lower(
     name: str,
     input_names: tuple[str, ...],
     output_names: tuple[str, ...],
-    metadata: dict[str, str],
+    bounds: Bounds,
 ) -> bytes:
     translation = Translation(traced, formulation_of)
     inputs = translation.name_inputs(input_names)
     translation.run()
     outputs = translation.name_outputs(output_names)
-    return translation.graph.serialise(name, inputs, outputs, metadata)
+    return translation.graph.serialise(
+        name, inputs, outputs, {symbol: str(most) for symbol, most in bounds.items()}
+    )

@@ -4,9 +4,9 @@ ONNX Runtime differentiates by itself, so it gets the forward pass (`trace.trace
 gradient of; GroupNorm, hardswish, hardsigmoid and logsumexp are written out for that.  The official generator builds
 the four files.
 
-The generator ties the trainable tensors to fixed shapes, but the width must vary.  So the columns are not one of them:
-they are a user input that requires a gradient, and the accumulator which the generator then adds for it, and which only
-a parameter can have, is replaced by a plain output `gradient/columns`.
+The generator ties the trainable tensors to fixed shapes, but the rows of a table must vary in number.  So tables are not
+among them: they are user inputs that require a gradient, and the accumulator which the generator then adds for each, and
+which only a parameter can have, is replaced by a plain output `gradient/TABLE`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from export.onnx.graph import IR_VERSION
 from export.onnx.operators.group_norm import row_means
 from export.onnx.operators.table import formulation_of
 from export.onnx.translation import Formulation, Translation, Value, refused, shape_of
-from export.trace import step_inputs, trace_loss
+from export.trace import trace_loss
+from ondevice.contract.step_signature import EXAMPLES, Bounds, gradient_of
 from ondevice.model.train_step import TrainStep
 
 MODELS = ("training_model.onnx", "eval_model.onnx", "optimizer_model.onnx")
@@ -37,30 +38,31 @@ CHECKPOINT = "checkpoint"
 aten = torch.ops.aten
 
 
-def lower(step: TrainStep, micro_batch: int, max_width: int) -> dict[str, bytes]:
-    """File name -> bytes of the official files; there is no optimizer model where nothing but the columns learns.
+def lower(step: TrainStep, bounds: Bounds) -> dict[str, bytes]:
+    """File name -> bytes of the official files; there is no optimizer model where nothing but the tables learns.
 
-    The training model takes columns, adjust, images, labels, example_weight and gives loss, embeddings and
-    gradient/columns; the other gradients stay in the runtime's buffers.
+    The training model takes the signature's data and gives loss, embeddings and the gradient of every table; the other
+    gradients stay in the runtime's buffers.
     """
     from onnxruntime.training import artifacts  # type: ignore[import-untyped]  # it ships no types
 
-    forward = _forward_model(step, micro_batch)
+    forward = _forward_model(step, bounds[EXAMPLES])
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         with _without_log():
             artifacts.generate_artifacts(
                 forward,
-                requires_grad=[*step.trainable, "columns"],
+                requires_grad=list(step.signature.trained),
                 optimizer=artifacts.OptimType.SGD if step.trainable else None,
                 artifact_directory=directory,
             )
         models = {name: onnx.load(directory / name) for name in MODELS if (directory / name).exists()}
         files = {CHECKPOINT: (directory / CHECKPOINT).read_bytes()}
-    _return_columns_gradient(models["training_model.onnx"])
+    for at, table in enumerate(step.signature.table_dims):
+        _return_gradient(models["training_model.onnx"], table, place=2 + at)
     for name, model in models.items():
         model.ir_version = IR_VERSION  # the generator stamps the newest that the onnx package knows
-        helper.set_model_props(model, {"micro_batch": str(micro_batch), "max_width": str(max_width)})
+        helper.set_model_props(model, {symbol: str(most) for symbol, most in bounds.items()})
         files[name] = model.SerializeToString()
     return files
 
@@ -82,7 +84,7 @@ def _without_log() -> Iterator[None]:
 def _forward_model(step: TrainStep, micro_batch: int) -> onnx.ModelProto:
     """The forward pass with the trainable tensors as initializers of the graph."""
     translation = Translation(trace_loss(step, micro_batch), _differentiable_formulation_of)
-    ports = translation.name_inputs(step_inputs(step))
+    ports = translation.name_inputs(tuple(spec.name for spec in step.signature))
     translation.run()
     outputs = translation.name_outputs(("loss", "embeddings"))
     for name, tensor in zip(step.trainable, step.trainable_tensors(), strict=True):
@@ -91,10 +93,10 @@ def _forward_model(step: TrainStep, micro_batch: int) -> onnx.ModelProto:
     return onnx.load_from_string(translation.graph.serialise("loss", data_ports, outputs, {}))
 
 
-def _return_columns_gradient(model: onnx.ModelProto) -> None:
-    """Replace the accumulator of the columns' gradient by an output, after loss and embeddings."""
+def _return_gradient(model: onnx.ModelProto, table: str, place: int) -> None:
+    """Replace the accumulator of a table's gradient by an output, after loss and embeddings."""
     graph = model.graph
-    computed = "columns_grad"  # the generator's name
+    computed = f"{table}_grad"  # the generator's name
     accumulator = next(
         node for node in graph.node if computed in node.input and node.op_type.startswith("InPlace")
     )
@@ -102,10 +104,10 @@ def _return_columns_gradient(model: onnx.ModelProto) -> None:
     graph.input.remove(_port(graph.input, accumulator.input[0]))
     graph.output.remove(_port(graph.output, accumulator.output[0]))
     output = onnx.ValueInfoProto()
-    output.CopyFrom(_port(graph.input, "columns"))
-    output.name = "gradient/columns"
+    output.CopyFrom(_port(graph.input, table))
+    output.name = gradient_of(table)
     graph.node.append(helper.make_node("Identity", [computed], [output.name]))
-    graph.output.insert(2, output)
+    graph.output.insert(place, output)
 
 
 def _port(ports: Iterable[onnx.ValueInfoProto], name: str) -> onnx.ValueInfoProto:

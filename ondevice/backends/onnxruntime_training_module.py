@@ -1,7 +1,7 @@
 """The onnxruntime-training backend: the official training artifacts through ONNX Runtime's training API.
 
 The API keeps parameters and gradients in buffers of its own: a step copies the weights in and the gradients out.  The
-columns are a plain input, so that any number of them will do (`export.onnx.training_artifacts`).  Importing the API imports
+rows of tables are plain inputs, so that any number of them will do (`export.onnx.training_artifacts`).  Importing the API imports
 torch, and upstream ended it with release 1.19.2; it is here to compare with and for those who already use it.
 """
 
@@ -11,21 +11,20 @@ import numpy as np
 from onnxruntime import SessionOptions  # type: ignore[import-untyped]  # it ships no types
 from onnxruntime.training.api import CheckpointState, Module  # type: ignore[import-untyped]
 
-from ondevice.backends import Batch, StepResult
-from ondevice.backends.padding import check_step, pad_batch
+from ondevice.backends.pieces import check_features, embed_in_pieces
 from ondevice.contract.artifact import Artifact, ArtifactError
 from ondevice.contract.onnx_file import refuse_external_data
-from ondevice.contract.vocabulary import FloatArray, Parameters
+from ondevice.contract.step_signature import EXAMPLES, LOSS, Arrays, check_arrays, gradient_of, padded
+from ondevice.contract.vocabulary import FloatArray
 
 
 class OnnxruntimeTrainingBackend:
     """`ort_training/`: training model, eval model and checkpoint; our client's own SGD replaces the optimizer model."""
 
     def __init__(self, artifact: Artifact, threads: int = 1) -> None:
-        self.spec = artifact.spec
-        self.parameter_shapes = artifact.parameter_shapes
+        self.signature = artifact.signature
         self.micro_batch: int = artifact.micro_batch
-        self._max_width = artifact.max_width
+        self._bounds = artifact.bounds
         options = SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -45,44 +44,37 @@ class OnnxruntimeTrainingBackend:
             session_options=options,
         )
 
-    def step(
-        self, extractor: Parameters, columns: FloatArray, adjust: FloatArray, batch: Batch
-    ) -> StepResult:
-        check_step(self.spec, columns, adjust, batch, self.micro_batch, self._max_width)
-        self._load(extractor)
-        padded = pad_batch(batch, self.micro_batch)
+    def step(self, arrays: Arrays) -> Arrays:
+        check_arrays(self.signature, arrays, self._bounds)
+        self._load(arrays)
         self._module.train()
         self._module.lazy_reset_grad()
-        loss, _, columns_gradient, *_ = self._module(
-            columns, adjust, padded.images, padded.labels, padded.example_weight
-        )
-        parameters = self._state.parameters
-        return StepResult(
-            loss=float(loss),
-            extractor_gradients={name: parameters[name].grad for name in self.parameter_shapes},
-            columns_gradient=columns_gradient,
-        )
+        full = {EXAMPLES: self.micro_batch}
+        data = [padded(spec, arrays[spec.name], full) for spec in self.signature.data]
+        loss, _, *rest = self._module(*data)
+        gradients = {spec.name: self._state.parameters[spec.name].grad for spec in self.signature.dense}
+        gradients |= dict(
+            zip(self.signature.table_dims, rest, strict=False)
+        )  # behind them come the runtime's own buffers
+        return {
+            LOSS: np.reshape(loss, ()),
+            **{gradient_of(name): gradients[name] for name in self.signature.trained},
+        }
 
-    def embed(self, extractor: Parameters, images: FloatArray) -> FloatArray:
-        """The eval model gives loss and embeddings; one excluded column stands in for the classes."""
-        if images.shape[1:] != self.spec.image_shape:
-            expected = ", ".join(map(str, self.spec.image_shape))
-            raise ValueError(f"images are {list(images.shape)}; expected [b, {expected}]")
-        self._load(extractor)
+    def embed(self, arrays: Arrays) -> FloatArray:
+        """The eval model gives loss and embeddings; one row of zeros stands in for every table."""
+        check_features(self.signature, arrays)
+        self._load(arrays)
         self._module.eval()
-        columns, adjust = np.zeros((1, self.spec.column_dim), np.float32), np.zeros(1, np.float32)
-        embeddings = np.empty((len(images), self.spec.embedding_dim), np.float32)
-        for start in range(0, len(images), self.micro_batch):
-            some = images[start : start + self.micro_batch]
-            no_labels = Batch(some, np.zeros(len(some), np.int64), np.zeros(len(some), np.float32))
-            padded = pad_batch(no_labels, self.micro_batch)
-            _, rows = self._module(columns, adjust, padded.images, padded.labels, padded.example_weight)
-            embeddings[start : start + len(some)] = rows[: len(some)]
-        return embeddings
+        sizes = {**dict.fromkeys(self._bounds, 1), EXAMPLES: self.micro_batch}
+        blank = {spec.name: np.zeros(spec.sizes(sizes), spec.dtype) for spec in self.signature.data}
 
-    def _load(self, extractor: Parameters) -> None:
-        for name, shape in self.parameter_shapes.items():
-            if name not in extractor or extractor[name].shape != shape:
-                found = f"of shape {list(extractor[name].shape)}" if name in extractor else "missing"
-                raise ValueError(f"weights: {name} is {found}; expected float32{list(shape)}, as exported")
-            self._state.parameters[name] = extractor[name]
+        def run(features: Arrays) -> FloatArray:
+            _, rows = self._module(*{**blank, **features}.values())
+            return np.asarray(rows)
+
+        return embed_in_pieces(self.signature, arrays, self.micro_batch, run)
+
+    def _load(self, arrays: Arrays) -> None:
+        for spec in self.signature.dense:
+            self._state.parameters[spec.name] = arrays[spec.name]

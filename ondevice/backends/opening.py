@@ -31,7 +31,7 @@ def open_backend(artifact: Artifact, runtime: str, threads: int = 1) -> Backend:
 
         return ExecutorchBackend(artifact, threads)
     if runtime == "executorch-stock":
-        from ondevice.backends.executorch_module import ExecutorchStockBackend
+        from ondevice.backends.executorch_stock_module import ExecutorchStockBackend
 
         return ExecutorchStockBackend(artifact, threads)
     if runtime == "onnxruntime":

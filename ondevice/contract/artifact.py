@@ -1,6 +1,6 @@
 """The artifact directory: one exported training step with everything a device needs to run it and to check itself.
 
-    manifest.json         what is in it: step, shapes, order of inputs and outputs, sizes and hashes, memory, parity
+    manifest.json         what is in it: signature, bounds, sizes and hashes, memory, parity
     step.pte embed.pte    ExecuTorch;  step.onnx embed.onnx  ONNX Runtime;  ort_training/*  ONNX Runtime training
     initial.safetensors   every tensor of the extractor by name, the frozen ones too
     golden.safetensors    one step: inputs, expected loss and gradients (`ondevice.contract.golden_step`)
@@ -15,6 +15,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from dataclasses import fields as dataclass_fields
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
@@ -24,10 +25,19 @@ from ondevice.contract import safetensors_file
 from ondevice.contract.golden_bounds import check_golden_step
 from ondevice.contract.golden_step import GoldenStep, golden_from_tensors
 from ondevice.contract.manifest_fields import Fields, check_array
+from ondevice.contract.step_signature import (
+    EXAMPLES,
+    ArraySpec,
+    Bounds,
+    Dtype,
+    Role,
+    StepSignature,
+    rows_of,
+)
 from ondevice.contract.vocabulary import FloatArray, LogitKind, StepSpec, TrainScope
 
 FORMAT = "fedss-artifact"
-VERSION = 1
+VERSION = 2
 MANIFEST = "manifest.json"
 INITIAL = "initial.safetensors"
 GOLDEN = "golden.safetensors"
@@ -88,13 +98,13 @@ class Manifest:
     """manifest.json.  Its own SHA-256 names the artifact, for it holds the hash of everything else."""
 
     spec: StepSpec
-    micro_batch: int
-    """Examples of one step; a smaller batch is padded, a larger one is split."""
-    max_width: int
-    """The most columns that a step takes; any number from 1 up to it will do."""
+    """The model that was traced: for people, and for eager torch.  A runtime needs the signature alone."""
+    signature: StepSignature
+    bounds: Bounds
+    """Examples of one step (a smaller batch is padded, a larger one is split), and the most rows of every table."""
     runtimes: tuple[str, ...]
     parameters: tuple[Parameter, ...]
-    """In the module's order; the trainable ones among them are the step's first inputs."""
+    """Of the extractor, in the module's order, the frozen ones too."""
     files: Mapping[str, FileEntry]
     memory: tuple[MemoryFigure, ...]
     parity: Mapping[str, Parity]
@@ -104,15 +114,8 @@ class Manifest:
     """Seed, weights and budget that it was made from, and the versions of the tools that made it."""
 
     def to_json(self) -> str:
-        trainable = [parameter.name for parameter in self.parameters if parameter.trainable]
-        document = {
-            "format": FORMAT,
-            "version": VERSION,
-            **asdict(self),
-            # The order is a contract (`ondevice.model.train_step`); written out for readers in other languages.
-            "inputs": [*trainable, "columns", "adjust", "images", "labels", "example_weight"],
-            "outputs": ["loss", *(f"gradient/{name}" for name in [*trainable, "columns"])],
-        }
+        document = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        document["signature"] = self.signature.to_document()
         return json.dumps(document, indent=1) + "\n"
 
 
@@ -129,24 +132,22 @@ class Artifact:
         return self.manifest.spec
 
     @property
+    def signature(self) -> StepSignature:
+        return self.manifest.signature
+
+    @property
+    def bounds(self) -> Bounds:
+        return self.manifest.bounds
+
+    @property
     def micro_batch(self) -> int:
-        return self.manifest.micro_batch
+        """The most examples of one step."""
+        return self.bounds[EXAMPLES]
 
     @property
     def max_width(self) -> int:
-        return self.manifest.max_width
-
-    @property
-    def trainable(self) -> tuple[str, ...]:
-        """The extractor's tensors that learn, in contract order."""
-        return tuple(parameter.name for parameter in self.manifest.parameters if parameter.trainable)
-
-    @property
-    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The extractor's tensors that learn, in contract order."""
-        return {
-            parameter.name: parameter.shape for parameter in self.manifest.parameters if parameter.trainable
-        }
+        """The most rows that a step takes of every table."""
+        return min((self.bounds[rows_of(table)] for table in self.signature.table_dims), default=0)
 
     def path(self, name: str) -> Path:
         """Where a file of the artifact lies."""
@@ -168,8 +169,8 @@ class Artifact:
         """The step that every runtime must reproduce."""
         path = self.path(GOLDEN)
         try:
-            golden = golden_from_tensors(_read_tensors(path), self.trainable)
-            check_golden_step(golden, self.spec, self.max_width, self.parameter_shapes)
+            golden = golden_from_tensors(_read_tensors(path), self.signature)
+            check_golden_step(golden, self.signature, self.bounds)
         except KeyError as missing:
             raise ArtifactError(f"{path} has no tensor {missing}; export it again") from missing
         except (ValueError, TypeError, IndexError) as error:
@@ -285,18 +286,10 @@ def _manifest_from_json(text: bytes, path: Path) -> Manifest:
 
 def _manifest_from_document(document: dict[str, Any]) -> Manifest:
     fields = Fields(document, "")
-    spec = Fields(fields.raw("spec"), "spec")
-    spec.expect("architecture", "embedding_dim", "image_shape", "logits", "train")
     manifest = Manifest(
-        spec=StepSpec(
-            spec.text("architecture"),
-            spec.count("embedding_dim", 1),
-            cast(tuple[int, int, int], spec.shape("image_shape")),
-            cast(LogitKind, spec.text("logits")),
-            cast(TrainScope, spec.text("train")),
-        ),
-        micro_batch=fields.count("micro_batch", 1),
-        max_width=fields.count("max_width", 1),
+        spec=_spec(Fields(fields.raw("spec"), "spec")),
+        signature=StepSignature(tuple(_array_spec(entry) for entry in fields.objects("signature"))),
+        bounds=Fields(fields.raw("bounds"), "bounds").counts(least=1),
         runtimes=fields.texts("runtimes"),
         parameters=tuple(
             Parameter(entry.text("name"), entry.shape("shape"), entry.flag("trainable"))
@@ -325,11 +318,41 @@ def _manifest_from_document(document: dict[str, Any]) -> Manifest:
         operators={name: histogram.counts() for name, histogram in fields.named("operators").items()},
         provenance=fields.raw("provenance"),
     )
-    check_array("a micro-batch", (manifest.micro_batch, *manifest.spec.image_shape))
-    check_array("the columns", (manifest.max_width, manifest.spec.column_dim))
-    for parameter in manifest.parameters:
-        check_array(parameter.name, parameter.shape)
+    symbols = {symbol for array in manifest.signature for symbol in array.symbols}
+    if set(manifest.bounds) != symbols:
+        raise ValueError(f"bounds are given for {sorted(manifest.bounds)}; expected {sorted(symbols)}")
+    for array in manifest.signature:
+        check_array(array.name, array.sizes(manifest.bounds))
+    learning = {parameter.name: parameter.shape for parameter in manifest.parameters if parameter.trainable}
+    if learning != manifest.signature.dense_shapes:
+        raise ValueError("the trainable parameters are not the dense inputs of the signature")
     return manifest
+
+
+def _spec(fields: Fields) -> StepSpec:
+    fields.expect(*(field.name for field in dataclass_fields(StepSpec)))
+    return StepSpec(
+        architecture=fields.text("architecture"),
+        embedding_dim=fields.count("embedding_dim", 1),
+        image_shape=cast(tuple[int, int, int], fields.shape("image_shape")),
+        objective=fields.text("objective"),
+        logits=cast(LogitKind, fields.text("logits")),
+        train=cast(TrainScope, fields.text("train")),
+        pixel_mean=fields.reals("pixel_mean"),
+        pixel_deviation=fields.reals("pixel_deviation"),
+    )
+
+
+def _array_spec(fields: Fields) -> ArraySpec:
+    fields.expect(*(field.name for field in dataclass_fields(ArraySpec)))
+    return ArraySpec(
+        name=fields.text("name"),
+        role=cast(Role, fields.text("role")),
+        shape=fields.symbolic_shape("shape"),
+        dtype=cast(Dtype, fields.text("dtype")),
+        padding=fields.real("padding"),
+        positions_in=fields.optional_text("positions_in"),
+    )
 
 
 def _inside(name: str) -> str:

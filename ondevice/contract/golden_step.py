@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ondevice.backends import Backend, Batch, StepResult
-from ondevice.contract.vocabulary import FloatArray, Parameters
+from ondevice.backends import Backend
+from ondevice.contract.step_signature import LOSS, Arrays, StepSignature, gradient_of
+from ondevice.contract.vocabulary import Parameters
 
 RELATIVE_TOLERANCE = 1e-5
 EAGER_MULTIPLE = 3.0
@@ -27,16 +28,19 @@ ABSOLUTE_TOLERANCE = 1e-7
 
 @dataclass(frozen=True)
 class GoldenStep:
-    """Inputs beside the weights, and what comes out."""
+    """Inputs beside the dense parameters, and what comes out."""
 
-    columns: FloatArray
-    adjust: FloatArray
-    batch: Batch
+    inputs: Arrays
+    """The signature's data, by name; as many examples and rows as the maker chose."""
     loss: float
     gradients: Parameters
-    """One a trainable tensor, in contract order; that of the columns is last and called `columns`."""
+    """By the name of what has them, in the signature's order: dense parameters, then tables."""
     eager_distance: Mapping[str, float]
     """Per gradient: how far eager float32 may be from it, in L2, with activations near a kink on either side of it."""
+
+    def describe(self) -> str:
+        """How large it is, in a few words."""
+        return ", ".join(f"{name} {list(array.shape)}" for name, array in self.inputs.items())
 
 
 @dataclass(frozen=True)
@@ -73,23 +77,23 @@ class Comparison:
 
 def check_golden(backend: Backend, weights: Parameters, golden: GoldenStep, slack: float = 1.0) -> Comparison:
     """Run the golden step and compare; `slack` is that of the backend's runtime."""
-    trainable = {name: weights[name] for name in backend.parameter_shapes}
-    return compare(backend.step(trainable, golden.columns, golden.adjust, golden.batch), golden, slack)
+    dense = {name: weights[name] for name in backend.signature.dense_shapes}
+    return compare(backend.step({**dense, **golden.inputs}), golden, slack)
 
 
-def compare(result: StepResult, golden: GoldenStep, slack: float = 1.0) -> Comparison:
+def compare(outputs: Arrays, golden: GoldenStep, slack: float = 1.0) -> Comparison:
     """Every output of a step against the expected one; `slack` widens every tolerance."""
-    given = {**result.extractor_gradients, "columns": result.columns_gradient}
-    if list(given) != list(golden.gradients):
-        raise ValueError(f"the step gave gradients for {list(given)}; expected {list(golden.gradients)}")
+    expected_names = [LOSS, *(gradient_of(name) for name in golden.gradients)]
+    if list(outputs) != expected_names:
+        raise ValueError(f"the step gave {list(outputs)}; expected {expected_names}")
     relative_error: dict[str, float] = {}
     beyond: dict[str, float] = {}
-    outputs: dict[str, tuple[Any, Any, float]] = {
-        name: (given[name], expected, golden.eager_distance[name])
-        for name, expected in golden.gradients.items()
+    pairs: dict[str, tuple[Any, Any]] = {
+        name: (outputs[gradient_of(name)], expected) for name, expected in golden.gradients.items()
     }
-    outputs["loss"] = (np.array(result.loss), np.array(golden.loss), golden.eager_distance["loss"])
-    for name, (found, expected, eager_distance) in outputs.items():
+    pairs[LOSS] = (np.reshape(outputs[LOSS], ()), np.array(golden.loss))
+    for name, (found, expected) in pairs.items():
+        eager_distance = golden.eager_distance[name]
         if np.shape(found) != np.shape(expected):
             raise ValueError(
                 f"the gradient of {name} has shape {np.shape(found)}; expected {np.shape(expected)}"
@@ -106,29 +110,22 @@ def compare(result: StepResult, golden: GoldenStep, slack: float = 1.0) -> Compa
 def golden_to_tensors(golden: GoldenStep) -> dict[str, Any]:
     """The layout of golden.safetensors.  `eager_distance` follows the gradients' order, with the loss last."""
     return {
-        "columns": golden.columns,
-        "adjust": golden.adjust,
-        "images": golden.batch.images,
-        "labels": golden.batch.labels,
-        "example_weight": golden.batch.example_weight,
-        "loss": np.array([golden.loss], np.float32),
-        **{f"gradient/{name}": gradient for name, gradient in golden.gradients.items()},
+        **{f"input/{name}": array for name, array in golden.inputs.items()},
+        f"output/{LOSS}": np.array([golden.loss], np.float32),
+        **{f"output/{gradient_of(name)}": gradient for name, gradient in golden.gradients.items()},
         "eager_distance": np.array(
-            [golden.eager_distance[name] for name in [*golden.gradients, "loss"]], np.float32
+            [golden.eager_distance[name] for name in [*golden.gradients, LOSS]], np.float32
         ),
     }
 
 
-def golden_from_tensors(tensors: Mapping[str, Any], trainable: tuple[str, ...]) -> GoldenStep:
+def golden_from_tensors(tensors: Mapping[str, Any], signature: StepSignature) -> GoldenStep:
     """The inverse; a KeyError names the tensor that is not there."""
-    names = [*trainable, "columns"]
-    distances = dict(zip([*names, "loss"], tensors["eager_distance"].tolist(), strict=True))
+    distances = dict(zip([*signature.trained, LOSS], tensors["eager_distance"].tolist(), strict=True))
     return GoldenStep(
-        columns=tensors["columns"],
-        adjust=tensors["adjust"],
-        batch=Batch(tensors["images"], tensors["labels"], tensors["example_weight"]),
-        loss=float(tensors["loss"][0]),
-        gradients={name: tensors[f"gradient/{name}"] for name in names},
+        inputs={spec.name: tensors[f"input/{spec.name}"] for spec in signature.data},
+        loss=float(tensors[f"output/{LOSS}"][0]),
+        gradients={name: tensors[f"output/{gradient_of(name)}"] for name in signature.trained},
         eager_distance=distances,
     )
 

@@ -54,10 +54,7 @@ class Fields:
         return None if self.raw(name) is None else self.count(name)
 
     def real(self, name: str) -> float:
-        value = self.raw(name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise ValueError(f"{self._at(name)} is {_kind(value)}; expected a finite number")
-        return float(value)
+        return checked_real(self.raw(name), self._at(name))
 
     def sequence(self, name: str) -> Sequence[object]:
         value = self.raw(name)
@@ -70,6 +67,19 @@ class Fields:
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(checked_count(value, self._at(name), 1) for value in self.sequence(name))
+
+    def symbolic_shape(self, name: str) -> tuple[int | str, ...]:
+        """Numbers, and words for sizes that vary."""
+        return tuple(
+            value if isinstance(value, str) else checked_count(value, self._at(name), 1)
+            for value in self.sequence(name)
+        )
+
+    def reals(self, name: str) -> tuple[float, ...]:
+        return tuple(checked_real(value, self._at(name)) for value in self.sequence(name))
+
+    def optional_text(self, name: str) -> str | None:
+        return None if self.raw(name) is None else self.text(name)
 
     def objects(self, name: str) -> list[Fields]:
         """A list of objects."""
@@ -85,10 +95,10 @@ class Fields:
             for key, value in inner._fields.items()
         }
 
-    def counts(self) -> Mapping[str, int]:
+    def counts(self, least: int = 0) -> Mapping[str, int]:
         """This object, if it is nothing but counts by name."""
         return {
-            checked_text(key, self._where): checked_count(value, f"{self._where}.{key}", 0)
+            checked_text(key, self._where): checked_count(value, f"{self._where}.{key}", least)
             for key, value in self._fields.items()
         }
 
@@ -112,6 +122,12 @@ def checked_count(value: object, where: str, least: int) -> int:
             f"{where} is {_kind(value)}; expected a whole number from {least} to {LARGEST_COUNT}"
         )
     return value
+
+
+def checked_real(value: object, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"{where} is {_kind(value)}; expected a finite number")
+    return float(value)
 
 
 def check_array(what: str, shape: Sequence[int]) -> None:
