@@ -8,14 +8,16 @@ have no finite mean.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ondevice.client.transforms import transformed
 from ondevice.contract import wire
+from ondevice.contract.choice import Choice
+from ondevice.contract.link import ClientFailure, Link, Trace
 from ondevice.contract.vocabulary import IntArray, RoundPlan
-from ondevice.contract.wire import DEFAULT_LIMITS, Envelope, Expected, Precision, UpdateLimits, WireError
-from server_sim.engines.in_process import ClientFailure, Link, Trace
-from server_sim.server.aggregation import Aggregator, MeanUnusable
+from ondevice.contract.wire import DEFAULT_LIMITS, Envelope, UpdateLimits, WireError
+from server_sim.server.aggregation import AggregatedUpdate, Aggregator, MeanUnusable
 from server_sim.server.state import ServerState
 
 _REASONS_TOLD = 5
@@ -38,7 +40,7 @@ class RoundReport:
     num_updates: int = 0
     mean_loss: float = float("nan")
     mean_width: float = 0.0
-    """Mean |S_k|."""
+    """Mean |S_k|: rows that a client asked for, over all tables."""
     bytes_down: int = 0
     """Slices, as encoded."""
     bytes_up: int = 0
@@ -49,32 +51,42 @@ class RoundReport:
     """Where the programs of dropped clients raised, if they did."""
 
 
+@dataclass(frozen=True)
+class RoundRules:
+    """What holds for every round of a run."""
+
+    min_clients: int = 1
+    """With fewer updates than this the round is abandoned."""
+    limits: UpdateLimits = DEFAULT_LIMITS
+    """What one client may do to it."""
+    slice_transforms: tuple[Choice, ...] = ()
+    """What is done to a slice before it is encoded."""
+    before_apply: Callable[[AggregatedUpdate, ServerState], AggregatedUpdate] = lambda mean, _: mean
+    """The server's say between the mean and the optimizer."""
+
+
 def run_round(
     state: ServerState,
     plan: RoundPlan,
     client_ids: Sequence[int],
     link: Link,
     aggregator: Aggregator,
-    min_clients: int = 1,
-    precision: Precision = "fp32",
-    limits: UpdateLimits = DEFAULT_LIMITS,
+    rules: RoundRules = RoundRules(),  # noqa: B008 - frozen
 ) -> RoundReport:
     """One round; on return the state has moved on by one."""
     report = RoundReport(plan.round_index)
-    expected = Expected(
-        state.columns.num_classes,
-        state.columns.column_dim,
-        {name: value.shape for name, value in state.extractor.items()},
-    )
-    sampled: dict[int, IntArray] = {}
+    expected = state.expected_update()
+    sampled: dict[int, Mapping[str, IntArray]] = {}
     aggregator.start()
 
     def answer(client_id: int, request: bytes) -> bytes:
-        """Lines 6-7: the client asks for S_k, the server sends (φ, W_S)."""
+        """Lines 6-7: the client asks for the rows of S_k, the server sends φ and W_S."""
         report.bytes_up += len(request)
         envelope = Envelope(plan.round_index, client_id)
-        sampled[client_id] = wire.request_from_bytes(request, envelope, state.columns.num_classes)
-        message = wire.slice_to_bytes(envelope, state.slice_model(sampled[client_id]), precision)
+        sampled[client_id] = wire.request_from_bytes(request, envelope, plan.table_sizes)
+        model_slice = state.slice_model(sampled[client_id])
+        weights = transformed(wire.weights_of(model_slice), rules.slice_transforms)
+        message = wire.slice_to_bytes(envelope, model_slice, weights)
         report.bytes_down += len(message)
         return message
 
@@ -85,10 +97,9 @@ def run_round(
             report.bytes_up += len(outcome)
             if client_id not in sampled:
                 raise WireError("an update came without a request before it")
-            class_ids = sampled.pop(client_id)
-            update = wire.update_from_bytes(
-                outcome, Envelope(plan.round_index, client_id), class_ids, expected, limits
-            )
+            ids = sampled.pop(client_id)
+            envelope = Envelope(plan.round_index, client_id)
+            update = wire.update_from_bytes(outcome, envelope, ids, expected, rules.limits)
         except (ClientFailure, WireError) as error:
             report.dropped[client_id] = str(error)
             if isinstance(error, ClientFailure) and error.trace is not None:
@@ -96,12 +107,13 @@ def run_round(
             continue
         aggregator.add(update)  # line 12, streamed
         report.num_updates += 1
-        report.mean_width += (len(class_ids) - report.mean_width) / report.num_updates
+        width = sum(map(len, ids.values()))
+        report.mean_width += (width - report.mean_width) / report.num_updates
 
-    if report.num_updates < min_clients:
+    if report.num_updates < rules.min_clients:
         raise RoundAbandoned(
             f"round {plan.round_index}: {report.num_updates} of {len(client_ids)} clients are left, "
-            f"at least {min_clients} are needed ({_first_reasons(report.dropped)})",
+            f"at least {rules.min_clients} are needed ({_first_reasons(report.dropped)})",
             report.traces,
         )
     try:
@@ -109,7 +121,7 @@ def run_round(
     except MeanUnusable as error:
         raise RoundAbandoned(f"round {plan.round_index}: {error}", report.traces) from None
     report.mean_loss = aggregate.mean_loss
-    state.apply(aggregate)  # line 13
+    state.apply(rules.before_apply(aggregate, state))  # line 13
     return report
 
 

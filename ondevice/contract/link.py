@@ -7,9 +7,12 @@ devices, and hands their updates out in the order of the clients, so that sums o
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+from ondevice.contract.plain_text import plain_text
 from ondevice.contract.vocabulary import RoundPlan
 
 Ask = Callable[[bytes], bytes]
@@ -19,8 +22,32 @@ Answer = Callable[[int, bytes], bytes]
 """The server's part: (client_id, question) -> answer.  Raises WireError for a question that cannot be answered."""
 
 
+_TRACE_LINES = 60
+_TRACE_LINE_CHARACTERS = 500
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Where a client's program raised an error: without it, a bug of ours would pass for one more dropped client."""
+
+    cause: str
+    """The kind of error and the line of code: the same for all clients that stumble over the same thing."""
+    text: str
+
+    @staticmethod
+    def of(error: Exception) -> Trace:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        cause = f"{type(error).__name__} in {place.name}, {place.filename}:{place.lineno}"
+        lines = "".join(traceback.format_exception(error)).splitlines()[-_TRACE_LINES:]
+        return Trace(cause, "\n".join(plain_text(line, _TRACE_LINE_CHARACTERS) for line in lines))
+
+
 class ClientFailure(RuntimeError):
-    """A client that could not finish its round, and why."""
+    """A client that could not finish its round, and why: in plain words, whatever the client had to say."""
+
+    def __init__(self, reason: str, trace: Trace | None = None) -> None:
+        super().__init__(plain_text(reason))
+        self.trace = trace
 
 
 class Conversing(Protocol):

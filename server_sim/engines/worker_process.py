@@ -15,12 +15,17 @@ from typing import Any
 
 import torch
 
-from server_sim.engines.in_process import ClientFailure, Trace
+from ondevice.contract import wire
+from ondevice.contract.link import ClientFailure, Trace
 from server_sim.engines.simulated_clients import OpenClients
 
-READY, REQUEST, UPDATE, FAILURE = b"+", b"r", b"u", b"f"
+READY, QUESTION, UPDATE, FAILURE = b"+", b"q", b"u", b"f"
 REFUSED = b""
-"""The server's answer to a bad request: no slice is empty."""
+"""The server's answer to a bad question: no other answer is empty."""
+
+
+class _Refused(Exception):
+    """The server did not take a question: the conversation is over."""
 
 
 def work(pipe: Connection[Any, Any], open_clients: OpenClients) -> None:
@@ -29,18 +34,24 @@ def work(pipe: Connection[Any, Any], open_clients: OpenClients) -> None:
     threading.Thread(target=_end_with_the_server, daemon=True).start()
     torch.set_num_threads(1)
     clients = open_clients()
+
+    def ask(question: bytes) -> bytes:
+        pipe.send_bytes(QUESTION + question)
+        answer = pipe.recv_bytes()
+        if answer == REFUSED:
+            raise _Refused
+        return answer
+
     try:
         pipe.send_bytes(READY)
         while True:
-            client_id, plan = pipe.recv()
+            envelope, plan = wire.plan_from_bytes(pipe.recv_bytes())
             try:
-                client = clients(client_id)
-                pipe.send_bytes(REQUEST + client.request(plan))
-                slice_message = pipe.recv_bytes()
-                if slice_message != REFUSED:
-                    pipe.send_bytes(UPDATE + client.train(plan, slice_message))
+                pipe.send_bytes(UPDATE + clients(envelope.client_id).converse(plan, ask))
             except EOFError:
                 return
+            except _Refused:
+                pass  # the server has dropped this client already, and knows why
             except Exception as error:  # whatever goes wrong on a client must cost that client only
                 pipe.send_bytes(FAILURE + failure_to_bytes(error))
     except (EOFError, ConnectionError):

@@ -1,8 +1,6 @@
 """Clients of a round in parallel processes: the same conversation as `server_sim.engines.in_process`, over pipes.
 
-A worker holds one conversation at a time: told a client and a plan, it sends the request, is answered with the slice, and
-sends the update.  Updates are handed out in the order of the clients, and no client starts more than a few places ahead
-of the one that is waited for, so that neither the result nor the memory depends on who is faster.
+A worker holds one conversation at a time: told a plan, it asks as often as it needs, and sends the update.
 
 Whatever becomes of a worker costs its client and nothing else: one that dies, at whatever moment, that sends what is no
 message, or that takes longer than a client may, is killed and replaced.  The server reads bytes from it, never pickles.
@@ -19,15 +17,17 @@ from multiprocessing.context import SpawnProcess
 from types import TracebackType
 from typing import Any
 
+from ondevice.contract import wire
+from ondevice.contract.link import Answer, ClientFailure
+from ondevice.contract.ordered_window import OrderedWindow, Turn
 from ondevice.contract.vocabulary import RoundPlan
-from ondevice.contract.wire import MAX_MESSAGE_BYTES, WireError
-from server_sim.engines.in_process import Answer, ClientFailure
+from ondevice.contract.wire import MAX_MESSAGE_BYTES, Envelope, WireError
 from server_sim.engines.simulated_clients import OpenClients
 from server_sim.engines.worker_process import (
     FAILURE,
+    QUESTION,
     READY,
     REFUSED,
-    REQUEST,
     UPDATE,
     failure_from_bytes,
     work,
@@ -50,43 +50,34 @@ class WorkerLink:
     def exchange(
         self, plan: RoundPlan, client_ids: Sequence[int], answer: Answer
     ) -> Iterator[tuple[int, bytes | ClientFailure]]:
-        waiting = list(enumerate(client_ids))[::-1]
-        finished: dict[int, bytes | ClientFailure] = {}
-        next_out = 0
+        window: OrderedWindow[bytes | ClientFailure] = OrderedWindow(client_ids, 2 * len(self._workers))
         try:
-            while next_out < len(client_ids):
+            while not window.is_done:
                 for index, worker in enumerate(self._workers):
-                    if (
-                        worker.place is None
-                        and waiting
-                        and waiting[-1][0] < next_out + 2 * len(self._workers)
-                    ):
-                        place, client_id = waiting.pop()
-                        if not self._start(index, place, client_id, plan):
-                            finished[place] = ClientFailure("no worker process can be started for it")
-                busy = {worker.pipe: worker for worker in self._workers if worker.place is not None}
+                    turn = window.start() if worker.turn is None else None
+                    if turn is not None and not self._start(index, turn, plan):
+                        window.finish(turn, ClientFailure("no worker process can be started for it"))
+                busy = {worker.pipe: worker for worker in self._workers if worker.turn is not None}
                 for pipe in wait(list(busy)) if busy else ():
                     worker = busy[pipe]  # type: ignore[index]  # wait() is typed for sockets and handles as well
-                    heard_at, outcome = worker.place, worker.hear(answer)
+                    turn, outcome = worker.turn, worker.hear(answer)
                     if outcome is not None:
-                        assert heard_at is not None
-                        finished[heard_at] = outcome
-                while next_out in finished:
-                    yield client_ids[next_out], finished.pop(next_out)
-                    next_out += 1
+                        assert turn is not None
+                        window.finish(turn, outcome)
+                yield from window.ready()
         finally:
             # Left early, as by Ctrl-C: what the others were asked for is not wanted, and must not answer the next round.
             for worker in self._workers:
-                if worker.place is not None:
+                if worker.turn is not None:
                     worker.close()
 
-    def _start(self, index: int, place: int, client_id: int, plan: RoundPlan) -> bool:
+    def _start(self, index: int, turn: Turn, plan: RoundPlan) -> bool:
         """Give a free worker its next client.  One that died while idle is replaced, and has cost nothing."""
-        if self._workers[index].start(place, client_id, plan):
+        if self._workers[index].start(turn, plan):
             return True
         self._workers[index].close()
         self._workers[index] = self._new_worker()
-        return self._workers[index].start(place, client_id, plan)
+        return self._workers[index].start(turn, plan)
 
     def _new_worker(self) -> _Worker:
         return _Worker(self._open_clients, self._client_timeout)
@@ -115,25 +106,22 @@ class _Worker:
         self._process: SpawnProcess = context.Process(target=work, args=(far_end, open_clients), daemon=True)
         self._process.start()
         far_end.close()
-        self.place: int | None = None
-        """Of its client among those of the round; None while it is free."""
-        self._client_id = -1
+        self.turn: Turn | None = None
+        """Its client in the round; None while it is free."""
         self._client_timeout = client_timeout
         self._is_ready = False
-        self._has_asked = False
         self._clock = _Clock(self._process)
 
-    def start(self, place: int, client_id: int, plan: RoundPlan) -> bool:
+    def start(self, turn: Turn, plan: RoundPlan) -> bool:
         """Begin a conversation; False if the worker is not there any more."""
         if self.pipe.closed or not self._process.is_alive():
             return False
         try:
-            self.pipe.send((client_id, plan))  # a pickle, but from the server to a process of its own
+            self.pipe.send_bytes(wire.plan_to_bytes(Envelope(plan.round_index, turn.client_id), plan))
         except OSError:
             return False
         self.place = place
         self._client_id = client_id
-        self._has_asked = False
         self._clock.start(self._client_timeout if self._is_ready else START_SECONDS)
         return True
 
@@ -149,10 +137,9 @@ class _Worker:
             self._is_ready = True
             self._clock.start(self._client_timeout)
             return None
-        if kind == REQUEST and not self._has_asked:
-            self._has_asked = True
+        if kind == QUESTION:
             return self._reply(content, answer)
-        if kind == UPDATE and self._has_asked:
+        if kind == UPDATE:
             return self._finished(content)
         if kind == FAILURE:
             with suppress(ValueError, RecursionError):
@@ -160,22 +147,23 @@ class _Worker:
         self.close()
         return ClientFailure("its worker process sent something that is not a message")
 
-    def _reply(self, request: bytes, answer: Answer) -> bytes | ClientFailure | None:
+    def _reply(self, question: bytes, answer: Answer) -> bytes | ClientFailure | None:
+        assert self.turn is not None
         try:
-            slice_message = answer(self._client_id, request)
+            reply = answer(self.turn.client_id, question)
         except WireError as error:
             with suppress(OSError):  # a worker that is gone need not be told
                 self.pipe.send_bytes(REFUSED)
             return self._finished(ClientFailure(f"bad message: {error}"))
         try:
-            self.pipe.send_bytes(slice_message)
+            self.pipe.send_bytes(reply)
         except OSError:
             return self._given_up()
         return None
 
     def _finished(self, outcome: bytes | ClientFailure) -> bytes | ClientFailure:
         self._clock.stop()
-        self.place = None
+        self.turn = None
         return outcome
 
     def _given_up(self) -> ClientFailure:
@@ -195,7 +183,7 @@ class _Worker:
     def close(self) -> None:
         """The process ends, whatever it does at the moment; `start` will say that it is gone."""
         self._clock.stop()
-        self.place = None
+        self.turn = None
         self.pipe.close()
         self._process.kill()
         self._process.join()
