@@ -10,13 +10,24 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    model_validator,
+)
 
-from ondevice.contract.vocabulary import LocalTraining, LogitKind, Method, RoundPlan, TrainScope
-from ondevice.contract.wire import Precision
+from ondevice.client.transforms import TRANSFORMS
+from ondevice.contract.choice import Choice, chosen
+from ondevice.contract.vocabulary import LocalTraining, LogitKind, RoundPlan, TrainScope
 from server_sim.experiment_fields import explain
+from server_sim.schemes import SCHEMES, Scheme, scheme_from
+from server_sim.schemes.fedss import FedSS
 from server_sim.server.aggregation import Denominator
 from server_sim.server.client_selection import Selection
 from server_sim.server.optimizers import FedAdam, FedAvg, FedAvgM, OptimizerName, ServerOptimizer
@@ -54,15 +65,34 @@ class ModelSettings(_Settings):
     )
 
 
+class TransformSettings(BaseModel):
+    """A transform by name, with its own settings beside it."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+
+    @model_validator(mode="after")
+    def _known(self) -> TransformSettings:
+        chosen(TRANSFORMS, self.choice, "transform")
+        return self
+
+    @property
+    def choice(self) -> Choice:
+        return Choice(self.name, self.model_extra or {})
+
+
 class ClientSettings(_Settings):
-    method: Method | Literal["centralized"] = Field("fedss", description="The loss that clients train with.")
-    num_negatives: int = Field(80, ge=0, description="|N_k|; ignored by the methods that draw none.")
     epochs: int = Field(1, ge=1, description="Passes over a client's examples in one round.")
     batch_size: int = Field(32, ge=1, description="Examples of one local step.")
     learning_rate: float = Field(0.01, ge=0, description="Of local SGD.")
     weight_decay: float = Field(0.0, ge=0, description="Of local SGD.")
     momentum: float = Field(0.0, ge=0, lt=1, description="Of local SGD; gone at the end of a round.")
-    precision: Precision = Field("fp32", description="How weights travel, in both directions.")
+    transforms: tuple[TransformSettings, ...] = Field(
+        (),
+        description="What is done to an update before it is encoded, in this order, as in "
+        '[{name = "clip", norm = 1.0}, {name = "precision", format = "bf16"}].',
+    )
 
     @property
     def local_training(self) -> LocalTraining:
@@ -95,6 +125,10 @@ class ServerSettings(_Settings):
     max_attempts: int = Field(
         3, ge=1, description="How often a round is tried before the run ends with an error."
     )
+    slice_transforms: tuple[TransformSettings, ...] = Field(
+        (), description="What is done to a slice before it is encoded; precision, as for updates."
+    )
+    store: Literal["memory"] = Field("memory", description="Where tables lie.")
     save_every: int = Field(1, ge=1, description="Rounds between two saved states.")
     max_examples: int | None = Field(
         None,
@@ -137,7 +171,7 @@ class EvaluationSettings(_Settings):
 
 
 class TableRow(_Settings):
-    """One method of a table; a run for every entry of `num_negatives`, or one run where it is empty."""
+    """One scheme of a table; a run for every entry of `num_negatives`, or one run where it is empty."""
 
     label: str
     num_negatives: tuple[int, ...] = ()
@@ -160,16 +194,19 @@ class Experiment(_Settings):
     )
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
+    scheme: Annotated[SerializeAsAny[Scheme], BeforeValidator(scheme_from)] = Field(
+        FedSS(), description="What the federation does: `name`, and the scheme's own settings beside it."
+    )
     client: ClientSettings = ClientSettings()
     server: ServerSettings = ServerSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     table: TableSettings | None = None
 
     def server_optimizer(self) -> ServerOptimizer:
-        """How the server applies what the clients send.  For the centralized reference, which sends nothing, it is the rule
-        that keeps no moments, whatever `server.optimizer` says: `ServerState.adopt` takes its weights as they are."""
+        """How the server applies what the clients send.  A scheme without clients sends nothing: it gets the rule that keeps
+        no moments, whatever `server.optimizer` says, and `ServerState.adopt` takes its weights as they are."""
         server = self.server
-        if server.optimizer == "fedavg" or self.client.method == "centralized":
+        if server.optimizer == "fedavg" or self.scheme.sampler() is None:
             return FedAvg(server.learning_rate)
         if server.optimizer == "fedavgm":
             return FedAvgM(server.learning_rate, server.momentum)
@@ -183,17 +220,17 @@ class Experiment(_Settings):
                 f"but {population_name} has {num_clients} clients"
             )
 
-    def round_plan(self, round_index: int, num_classes: int) -> RoundPlan:
+    def round_plan(self, round_index: int, table_sizes: Mapping[str, int]) -> RoundPlan:
         """What the clients of a round are told."""
-        method = self.client.method
-        if method == "centralized":
-            raise ValueError("the centralized reference has no clients to plan a round for")
-        draws = method in ("fedss", "negatives_only")
+        sampler = self.scheme.sampler()
+        if sampler is None:
+            raise ValueError(f"{self.scheme.label} has no clients to plan a round for")
         return RoundPlan(
             round_index=round_index,
-            num_classes=num_classes,
-            num_negatives=self.client.num_negatives if draws else 0,
-            method=method,
+            table_sizes=table_sizes,
+            sampler=sampler,
+            weighting=self.scheme.weighting(),
+            transforms=tuple(transform.choice for transform in self.client.transforms),
             local_training=self.client.local_training,
         )
 
@@ -251,6 +288,12 @@ def _parsed_value(text: str) -> Any:
 
 def _with_overrides(settings: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     settings = json.loads(json.dumps(settings))  # a deep copy: the caller's stays as it is
+    scheme = changes.get("scheme.name")
+    if (
+        scheme in SCHEMES
+    ):  # another scheme takes over what it knows of the settings of the one before, and no more
+        known = SCHEMES[scheme].model_fields
+        settings["scheme"] = {key: value for key, value in settings.get("scheme", {}).items() if key in known}
     for dotted, value in changes.items():
         section = settings
         *sections, name = dotted.split(".")

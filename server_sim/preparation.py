@@ -13,17 +13,18 @@ import torch
 from ondevice.backends import Backend
 from ondevice.backends.eager import EagerBackend, check_parameters, initial_parameters
 from ondevice.backends.opening import open_backend
+from ondevice.client.client import Client
 from ondevice.contract import safetensors_file
 from ondevice.contract.artifact import open_artifact
+from ondevice.contract.link import Link
 from ondevice.contract.safetensors_file import Bfloat16, SafetensorsError
 from ondevice.contract.vocabulary import FloatArray, StepSpec
-from ondevice.contract.wire import Precision
 from ondevice.model.extractors import ARCHITECTURES
 from server_sim.data.glyphs import presets as glyphs
 from server_sim.data.glyphs.dealing import ByClient
 from server_sim.data.population import Population, Progress, open_population
-from server_sim.engines.in_process import InProcessLink, Link
-from server_sim.engines.simulated_clients import SimulatedClient, SimulatedClients
+from server_sim.engines.in_process import InProcessLink
+from server_sim.engines.simulated_clients import SimulatedClients
 from server_sim.engines.workers import WorkerLink
 from server_sim.experiment import ConfigurationError, DataSettings, Experiment
 
@@ -43,13 +44,12 @@ class ClientsRecipe:
     population_path: Path
     spec: StepSpec
     initial: dict[str, FloatArray]
-    precision: Precision
     run_seed: int
     exported: ExportedStep | None
 
-    def __call__(self) -> Callable[[int], SimulatedClient]:
+    def __call__(self) -> Callable[[int], Client]:
         population = open_population(self.population_path)
-        return SimulatedClients(population, self._backend(), self.precision, self.run_seed)
+        return SimulatedClients(population, self._backend(), self.run_seed)
 
     def _backend(self) -> Backend:
         if self.exported is None:
@@ -86,7 +86,11 @@ def step_spec(experiment: Experiment, population: Population) -> StepSpec:
     """The training step that the experiment's model and data ask for."""
     model = experiment.model
     return StepSpec(
-        model.architecture, model.embedding_dim, population.image_shape, model.logits, model.train
+        architecture=model.architecture,
+        embedding_dim=model.embedding_dim,
+        image_shape=population.image_shape,
+        logits=model.logits,
+        train=model.train,
     )
 
 
@@ -158,8 +162,8 @@ def _read_pretrained(name: str) -> tuple[dict[str, FloatArray], Path]:
         raise ConfigurationError(f"model.pretrained: {path} cannot be read: {error}") from None
     # A saved server state will do: what it holds beside the extractor is left alone.
     weights = {
-        key.removeprefix("extractor."): tensor
+        key.partition(".")[2]: tensor
         for key, tensor in tensors.items()
-        if key.startswith("extractor.") and not isinstance(tensor, Bfloat16)
+        if key.startswith(("extractor.", "dense.")) and not isinstance(tensor, Bfloat16)
     }
     return weights, path

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from ondevice.client.local_training import normalize_images
 from ondevice.contract import safetensors_file
 from ondevice.contract.vocabulary import StepSpec
 from ondevice.model.extractors import build_extractor
@@ -42,7 +41,9 @@ def pretrain(
     examples = population.train
     for step in range(steps):
         batch = rng.integers(0, len(examples), BATCH_SIZE)
-        embeddings = extractor(torch.from_numpy(normalize_images(examples.images[batch])))
+        embeddings = extractor(
+            *(torch.from_numpy(examples.features[spec.name][batch]) for spec in extractor.inputs)
+        )
         logits = class_logits(embeddings, columns_leaf, spec.logits)
         loss = F.cross_entropy(logits, torch.from_numpy(examples.labels[batch]))
         for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):

@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ondevice.backends import Backend
-from ondevice.contract.vocabulary import FloatArray, RoundPlan
+from ondevice.contract.link import Answer, ClientFailure, Link
+from ondevice.contract.vocabulary import COLUMNS, FloatArray, RoundPlan
 from ondevice.contract.wire import UpdateLimits
 from server_sim.data.population import Population
-from server_sim.engines.in_process import Answer, ClientFailure, Link
 from server_sim.experiment import ConfigurationError, Experiment
 from server_sim.metrics.evaluation import embed_examples, map_at_r, top1_accuracy
-from server_sim.one_round import RoundAbandoned, RoundReport, run_round
+from server_sim.one_round import RoundAbandoned, RoundReport, RoundRules, run_round
 from server_sim.runs.directory import RunDirectory
-from server_sim.schemes.centralized import train_centrally
+from server_sim.schemes import RoundContext
 from server_sim.server.aggregation import Aggregator
 from server_sim.server.client_selection import select_clients
 from server_sim.server.state import ServerState
@@ -53,10 +54,10 @@ class Simulation:
         self._initial = initial
         self._link = link
         self._run = RunDirectory(run_path)
+        dims = backend.signature.table_dims
         self._aggregator = Aggregator(
-            backend.parameter_shapes,
-            population.num_classes,
-            backend.spec.column_dim,
+            backend.signature.dense_shapes,
+            {table: (population.table_sizes[table], dim) for table, dim in dims.items()},
             experiment.server.denominator,
         )
         self._sizes = [population.num_examples(client_id) for client_id in population.client_ids]
@@ -64,8 +65,11 @@ class Simulation:
         # The server knows how much each client holds, since it may select by that.  No honest client is beyond the largest
         # of them, and one that lies weighs no more than an honest one could: it cannot be the mean.  Holding each client
         # to its own number would do no better against a liar, who has the differences to lie with.
-        self._limits = UpdateLimits(
-            experiment.server.max_examples or max(self._sizes), experiment.server.max_change
+        self._rules = RoundRules(
+            experiment.server.min_clients,
+            UpdateLimits(experiment.server.max_examples or max(self._sizes), experiment.server.max_change),
+            tuple(transform.choice for transform in experiment.server.slice_transforms),
+            experiment.scheme.before_apply,
         )
 
     def run(
@@ -92,8 +96,12 @@ class Simulation:
     def _open_state(self, resume: bool) -> ServerState:
         state = ServerState.fresh(
             self.experiment.server_optimizer(),
-            {name: np.array(self._initial[name]) for name in self._backend.parameter_shapes},
-            initial_columns(self.experiment, self._population.num_classes, self._backend.spec.column_dim),
+            {name: np.array(self._initial[name]) for name in self._backend.signature.dense_shapes},
+            {
+                table: initial_rows(self.experiment, self._population.table_sizes[table], dim)
+                for table, dim in self._backend.signature.table_dims.items()
+            },
+            self.experiment.server.store,
         )
         path, rounds = self._run.state_path, self.experiment.server.rounds
         if resume and path.exists():
@@ -115,10 +123,16 @@ class Simulation:
     def _next_round(self, state: ServerState, stop_requested: StopRequested) -> dict[str, Any]:
         round_index = state.round_index
         started = time.perf_counter()
-        if self.experiment.client.method == "centralized":
-            line = self._centralized_round(state, stop_requested)
-        else:
-            line = self._federated_round(state, stop_requested)
+        if stop_requested():
+            raise Interrupted("stopped between two rounds")
+        context = RoundContext(
+            self.experiment,
+            self._population,
+            self._backend,
+            state,
+            partial(self._federated_round, state, stop_requested),
+        )
+        line = self.experiment.scheme.play(context)
         line = {"round": round_index, **line, "seconds": time.perf_counter() - started}
         server = self.experiment.server
         is_last = state.round_index == server.rounds
@@ -131,23 +145,14 @@ class Simulation:
 
     def _federated_round(self, state: ServerState, stop_requested: StopRequested) -> dict[str, Any]:
         server = self.experiment.server
-        plan = self.experiment.round_plan(state.round_index, self._population.num_classes)
+        plan = self.experiment.round_plan(state.round_index, state.table_sizes)
         link = _StoppableLink(self._link, stop_requested)
         abandoned = []
         for attempt in range(server.max_attempts):
             rng = np.random.default_rng([self.experiment.seed, state.round_index, attempt])
             chosen = select_clients(self._sizes, server.clients_per_round, server.selection, rng)
             try:
-                report = run_round(
-                    state,
-                    plan,
-                    chosen,
-                    link,
-                    self._aggregator,
-                    server.min_clients,
-                    self.experiment.client.precision,
-                    self._limits,
-                )
+                report = run_round(state, plan, chosen, link, self._aggregator, self._rules)
             except RoundAbandoned as error:
                 abandoned.append(str(error))
                 self._run.keep_traces(error.traces)
@@ -157,23 +162,13 @@ class Simulation:
         state.save(self._run.state_path)
         raise RoundAbandoned(f"gave up after {server.max_attempts} attempts; the last: {abandoned[-1]}")
 
-    def _centralized_round(self, state: ServerState, stop_requested: StopRequested) -> dict[str, Any]:
-        if stop_requested():
-            raise Interrupted("stopped between two rounds")
-        examples_per_round = round(self.experiment.server.clients_per_round * float(np.mean(self._sizes)))
-        training = self.experiment.client.local_training
-        loss = train_centrally(
-            state, self._backend, self._population.train, training, examples_per_round, self.experiment.seed
-        )
-        return {"mean_loss": loss}
-
     def _evaluate(self, state: ServerState) -> float:
         test = self._population.test
-        embeddings = embed_examples(self._backend, state.extractor, test)
+        embeddings = embed_examples(self._backend, state.dense, test)
         if self.experiment.evaluation.metric == "map_at_r":
             return map_at_r(embeddings, test.labels)
-        class_weights = state.columns.read_all(state.round_index)
-        return top1_accuracy(embeddings, test.labels, class_weights, self._backend.spec.logits)
+        class_weights = state.tables[COLUMNS].read_all(state.round_index)
+        return top1_accuracy(embeddings, test.labels, class_weights, self.experiment.model.logits)
 
     def _summarize(self) -> dict[str, Any]:
         lines = self._run.metrics()
@@ -201,14 +196,14 @@ class Simulation:
         }
 
 
-def initial_columns(experiment: Experiment, num_classes: int, column_dim: int) -> FloatArray:
+def initial_rows(experiment: Experiment, num_rows: int, dim: int) -> FloatArray:
     """Random directions of one length; a bias starts at 0."""
     rng = np.random.default_rng([experiment.seed, 1])
-    columns = rng.standard_normal((num_classes, column_dim), np.float32)
+    rows = rng.standard_normal((num_rows, dim), np.float32)
     if experiment.model.logits == "dot":
-        columns[:, -1] = 0
-    columns *= np.float32(experiment.model.column_norm) / np.linalg.norm(columns, axis=1, keepdims=True)
-    return columns
+        rows[:, -1] = 0
+    rows *= np.float32(experiment.model.column_norm) / np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows
 
 
 def _report_line(report: RoundReport) -> dict[str, Any]:

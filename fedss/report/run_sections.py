@@ -15,8 +15,9 @@ from fedss.report.run_charts import (
     metric_name,
     table_chart,
 )
-from server_sim.runs.records import METHOD_NAMES, RunGroup, RunRecord, TableRecord, flat_settings
+from server_sim.runs.records import RunGroup, RunRecord, TableRecord, flat_settings
 from server_sim.runs.reproduction import reproduction_command, table_command
+from server_sim.schemes import SCHEMES
 
 MAX_COMMANDS = 4  # in plain sight; more are folded
 MAX_REASONS = 12  # of dropped clients; the rest is in metrics.jsonl
@@ -27,7 +28,7 @@ def run_headlines(groups: Sequence[RunGroup]) -> list[Headline]:
     scored = [group for group in groups if group.scores]
     if not scored:
         return []
-    sampled = [group for group in scored if group.first.experiment.client.method == "fedss"]
+    sampled = [group for group in scored if group.first.experiment.scheme.name == "fedss"]
     best = max(sampled or scored, key=lambda group: statistics.fmean(group.scores))
     run = best.first
     headlines = [Headline(_percent(best.scores, sign="%"), f"{metric_name([best])} of {best.label}")]
@@ -239,6 +240,6 @@ def _size(size: float) -> str:
 
 
 def _value(value: object) -> str:
-    if isinstance(value, str) and value in METHOD_NAMES:
-        return METHOD_NAMES[value]
+    if isinstance(value, str) and value in SCHEMES:
+        return SCHEMES[value].label
     return "none" if value is None else str(value)

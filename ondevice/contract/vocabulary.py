@@ -31,6 +31,9 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Parameters = Mapping[str, FloatArray]
 
+IMAGES = "images"
+"""The feature of image models: uint8 [N, C, H, W]."""
+
 COLUMNS = "columns"
 """The table of the classifier's rows: the columns of the paper's W."""
 

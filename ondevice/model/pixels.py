@@ -12,9 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ondevice.contract.step_signature import EXAMPLES, ArraySpec
-from ondevice.contract.vocabulary import StepSpec
-
-IMAGES = "images"
+from ondevice.contract.vocabulary import IMAGES, StepSpec
 
 
 class Pixels(nn.Module):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
+from ondevice.contract.vocabulary import IMAGES
 from server_sim.data.population import Population
 
 _NUM_CLASSES, _IMAGES_PER_CLASS = 20, 12
@@ -21,7 +22,7 @@ def contact_sheet(population: Population, path: Path) -> None:
     labels = np.asarray(population.train.labels)
     for row, class_id in enumerate(classes):
         for column, example in enumerate(np.flatnonzero(labels == class_id)[:_IMAGES_PER_CLASS]):
-            cells[row, :, column] = np.moveaxis(population.train.images[example], 0, -1)
+            cells[row, :, column] = np.moveaxis(population.train.features[IMAGES][example], 0, -1)
     sheet = cells.reshape(num_classes * height, _IMAGES_PER_CLASS * width, channels)
     figure = Figure(figsize=(9, 0.48 * num_classes + 1.2), layout="constrained")
     axes = figure.subplots()

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ondevice.contract.vocabulary import ExampleSet, IntArray
+from ondevice.contract.vocabulary import COLUMNS, IMAGES, ExampleSet, IntArray
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -78,9 +78,12 @@ class Population:
         self.client_names: tuple[str, ...] = tuple(manifest["client_names"])
         self.client_ids = tuple(range(len(self.client_names)))
         self.recipe: dict[str, Any] = manifest["recipe"]
-        self.train = ExampleSet(arrays["client_images"], arrays["client_labels"])  # all clients' examples
-        self.test = ExampleSet(arrays["test_images"], arrays["test_labels"])
-        channels, height, width = self.train.images.shape[1:]
+        self.train = ExampleSet(
+            {IMAGES: arrays["client_images"]}, arrays["client_labels"]
+        )  # all clients' examples
+        self.test = ExampleSet({IMAGES: arrays["test_images"]}, arrays["test_labels"])
+        self.table_sizes = {COLUMNS: self.num_classes}
+        channels, height, width = arrays["client_images"].shape[1:]
         self.image_shape: tuple[int, int, int] = (channels, height, width)
         self._seed: int = manifest["seed"]
         self._offsets: IntArray = arrays["client_offsets"]
@@ -91,7 +94,8 @@ class Population:
 
     def client_examples(self, client_id: int) -> ExampleSet:
         start, stop = self._bounds(client_id)
-        return ExampleSet(self.train.images[start:stop], self.train.labels[start:stop])
+        features = {name: feature[start:stop] for name, feature in self.train.features.items()}
+        return ExampleSet(features, self.train.labels[start:stop])
 
     def private_seed(self, client_id: int) -> int:
         """The 64-bit seed that client `client_id` draws its negatives with.

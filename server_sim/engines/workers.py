@@ -120,8 +120,7 @@ class _Worker:
             self.pipe.send_bytes(wire.plan_to_bytes(Envelope(plan.round_index, turn.client_id), plan))
         except OSError:
             return False
-        self.place = place
-        self._client_id = client_id
+        self.turn = turn
         self._clock.start(self._client_timeout if self._is_ready else START_SECONDS)
         return True
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from ondevice.backends import Backend
-from ondevice.client.local_training import normalize_images
 from ondevice.contract.vocabulary import ExampleSet, FloatArray, IntArray, LogitKind, Parameters
 
 RETRIEVED = 10
@@ -21,15 +20,14 @@ _BLOCK = 256
 """Images embedded, and queries compared, at a time: bounds the memory."""
 
 
-def embed_examples(backend: Backend, extractor: Parameters, examples: ExampleSet) -> FloatArray:
+def embed_examples(backend: Backend, dense: Parameters, examples: ExampleSet) -> FloatArray:
     """[N, d]"""
     size = backend.micro_batch or _BLOCK
-    return np.concatenate(
-        [
-            backend.embed(extractor, normalize_images(examples.images[start : start + size]))
-            for start in range(0, len(examples), size)
-        ]
-    )
+    blocks = []
+    for start in range(0, len(examples), size):
+        features = {name: feature[start : start + size] for name, feature in examples.features.items()}
+        blocks.append(backend.embed({**dense, **features}))
+    return np.concatenate(blocks)
 
 
 def top1_accuracy(

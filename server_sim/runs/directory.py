@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
-from server_sim.engines.in_process import Trace
+from ondevice.contract.link import Trace
 from server_sim.experiment import ConfigurationError, Experiment
 
 # What may differ when a run is resumed: it does not change what a round brings.

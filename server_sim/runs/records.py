@@ -14,20 +14,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ondevice.contract.wire import Precision
-from server_sim.experiment import Experiment
+from server_sim.experiment import Experiment, TransformSettings
 from server_sim.runs.tables import TableCell
+from server_sim.schemes import SCHEMES
 
-METHOD_NAMES = {
-    "fedss": "FedSS",
-    "negatives_only": "NegOnly",
-    "positives_only": "PosOnly",
-    "full_softmax": "FullSoftmax",
-    "centralized": "Centralized",
-}
-"""As the paper writes them, and in the order in which groups are shown: the one without clients last."""
-
-_BYTES_PER_NUMBER: dict[Precision, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
+_BYTES_PER_NUMBER = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
 class RunUnreadable(ValueError):
@@ -67,9 +58,7 @@ class RunRecord:
 
     @property
     def label(self) -> str:
-        client = self.experiment.client
-        draws = client.method in ("fedss", "negatives_only")
-        return METHOD_NAMES[client.method] + (f" {client.num_negatives}" if draws else "")
+        return self.experiment.scheme.title
 
     @property
     def score(self) -> float | None:
@@ -83,12 +72,13 @@ class RunRecord:
     @property
     def full_softmax_bytes(self) -> float | None:
         """What down and up would take per client and round if they carried all n columns: their numbers, without ids."""
-        if self.num_classes is None or self.experiment.client.method == "centralized":
+        if self.num_classes is None or self.experiment.scheme.sampler() is None:
             return None
-        model, precision = self.experiment.model, self.experiment.client.precision
-        column = (model.embedding_dim + (model.logits == "dot")) * _BYTES_PER_NUMBER[precision]
+        model = self.experiment.model
+        both_ways = (self.experiment.server.slice_transforms, self.experiment.client.transforms)
+        numbers = (model.embedding_dim + (model.logits == "dot")) * sum(map(_bytes_per_number, both_ways))
         missing = self.num_classes - self.mean(lambda line: line.mean_width)
-        return self.mean(lambda line: line.bytes_down + line.bytes_up) + 2 * missing * column
+        return self.mean(lambda line: line.bytes_down + line.bytes_up) + missing * numbers
 
 
 @dataclass(frozen=True)
@@ -178,8 +168,9 @@ def group_by_settings(runs: Sequence[RunRecord]) -> list[RunGroup]:
 
 
 def _place(run: RunRecord) -> tuple[int, int, int]:
-    client = run.experiment.client
-    return list(METHOD_NAMES).index(client.method), client.num_negatives, run.experiment.seed
+    scheme = run.experiment.scheme
+    width = getattr(scheme, "num_negatives", 0)
+    return list(SCHEMES).index(scheme.name), width, run.experiment.seed
 
 
 def flat_settings(experiment: Experiment) -> dict[str, Any]:
@@ -265,3 +256,11 @@ def _parse_object(text: bytes, where: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise RunUnreadable(f"{where} holds {text[:40]!r}, expected a JSON object; run it again")
     return content
+
+
+def _bytes_per_number(transforms: Sequence[TransformSettings]) -> int:
+    """What a weight takes on the wire after these transforms."""
+    formats = [
+        str(transform.choice.settings["format"]) for transform in transforms if transform.name == "precision"
+    ]
+    return _BYTES_PER_NUMBER[formats[-1] if formats else "fp32"]

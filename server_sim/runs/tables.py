@@ -1,4 +1,4 @@
-"""Tables of many runs, as in the papers: every method, width and seed of an experiment's `[table]`, and their means."""
+"""Tables of many runs, as in the papers: every scheme, width and seed of an experiment's `[table]`, and their means."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TableRun:
 
 @dataclass(frozen=True)
 class TableCell:
-    """A method at one width: mean and spread over the seeds."""
+    """A scheme at one width: mean and spread over the seeds."""
 
     label: str
     num_negatives: int | None
@@ -53,7 +53,7 @@ def table_runs(experiment: Experiment) -> list[TableRun]:
             for num_negatives in row.num_negatives or (None,):
                 changes: dict[str, Any] = {**row.override, "seed": seed, "table": None}
                 if num_negatives is not None:
-                    changes["client.num_negatives"] = num_negatives
+                    changes["scheme.num_negatives"] = num_negatives
                 runs.append(TableRun(row.label, num_negatives, seed, experiment.overridden(changes)))
     return runs
 

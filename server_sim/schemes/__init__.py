@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import ValidationError
+
+from server_sim.experiment_fields import explain
 from server_sim.schemes.centralized import Centralized
 from server_sim.schemes.fedss import FedSS
 from server_sim.schemes.full_softmax import FullSoftmax
@@ -26,10 +29,13 @@ SCHEMES: dict[str, type[Scheme]] = {
 
 
 def scheme_from(settings: Any) -> Any:
-    """A scheme from an experiment's section; pydantic's errors name the field."""
+    """A scheme from an experiment's section; a ValueError names the setting that is wrong."""
     if isinstance(settings, Scheme) or not isinstance(settings, dict):
         return settings
     name = settings.get("name", "fedss")
     if name not in SCHEMES:
         raise ValueError(f"name is {name!r}; expected one of {', '.join(SCHEMES)}")
-    return SCHEMES[name].model_validate(settings)
+    try:
+        return SCHEMES[name].model_validate(settings)
+    except ValidationError as errors:
+        raise ValueError("; ".join(explain(error, SCHEMES[name]) for error in errors.errors())) from None

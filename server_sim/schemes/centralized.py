@@ -6,38 +6,55 @@ It takes as many SGD steps as the federation's clients take together ("an equiva
 
 from __future__ import annotations
 
+from typing import Any, ClassVar, Literal
+
 import numpy as np
 
-from ondevice.backends import Backend
 from ondevice.client.local_training import LocalSgd, micro_batches
-from ondevice.contract.vocabulary import ExampleSet, IntArray, LocalTraining
-from server_sim.server.state import ServerState
+from ondevice.contract.step_signature import LOSS, gradient_of
+from ondevice.contract.vocabulary import IntArray
+from server_sim.schemes.scheme import RoundContext, Scheme
 
 
-def train_centrally(
-    state: ServerState,
-    backend: Backend,
-    examples: ExampleSet,
-    training: LocalTraining,
-    examples_per_round: int,
-    seed: int,
-) -> float:
+class Centralized(Scheme):
+    label: ClassVar[str] = "Centralized"
+    name: Literal["centralized"] = "centralized"
+
+    def sampler(self) -> None:
+        """There are no clients."""
+
+    def play(self, context: RoundContext) -> dict[str, Any]:
+        return {"mean_loss": train_centrally(context)}
+
+
+def train_centrally(context: RoundContext) -> float:
     """One round's worth of SGD, whose result the state adopts; returns the mean loss.  Velocity starts anew every round."""
-    extractor = {name: np.array(value) for name, value in state.extractor.items()}
-    columns = np.array(state.columns.class_weights)
-    adjust = np.zeros(len(columns), np.float32)  # every class is there: nothing to correct
-    optimizer = LocalSgd(training, [*extractor.values(), columns])
-    first = state.round_index * examples_per_round
-    order = shuffled_positions(first, examples_per_round, len(examples), seed)
+    experiment, state, backend = context.experiment, context.state, context.backend
+    training, examples = experiment.client.local_training, context.population.train
+    sizes = [context.population.num_examples(client_id) for client_id in context.population.client_ids]
+    examples_per_round = round(experiment.server.clients_per_round * float(np.mean(sizes)))
+    weights = {name: np.array(value) for name, value in state.dense.items()}
+    weights |= {name: table.read_all(state.round_index) for name, table in state.tables.items()}
+    # Every row is there: nothing to correct.
+    every_row = {table: np.arange(len(weights[table])) for table in state.tables}
+    sides = {
+        spec.name: np.zeros(len(weights[str(spec.shape[0]).removeprefix("rows:")]), np.float32)
+        for spec in backend.signature.of_role("side")
+    }
+    optimizer = LocalSgd(training, [weights[name] for name in backend.signature.trained])
+    order = shuffled_positions(
+        state.round_index * examples_per_round, examples_per_round, len(examples), experiment.seed
+    )
     total_loss = 0.0
     for start in range(0, len(order), training.batch_size):
         batch = order[start : start + training.batch_size]
-        for micro_batch in micro_batches(examples, examples.labels, batch, backend.micro_batch):
-            result = backend.step(extractor, columns, adjust, micro_batch)
-            optimizer.accumulate([*result.extractor_gradients.values(), result.columns_gradient])
-            total_loss += result.loss * len(batch)
+        mean = np.full(len(batch), np.float32(1 / len(batch)))
+        for piece in micro_batches(backend.signature, examples, batch, mean, every_row, backend.micro_batch):
+            result = backend.step({**weights, **sides, **piece})
+            optimizer.accumulate([result[gradient_of(name)] for name in backend.signature.trained])
+            total_loss += float(result[LOSS]) * len(batch)
         optimizer.apply()
-    state.adopt(extractor, columns)
+    state.adopt(weights)
     return total_loss / examples_per_round
 
 

@@ -16,12 +16,13 @@ import numpy as np
 
 from ondevice.contract import safetensors_file
 from ondevice.contract.safetensors_file import Array, Bfloat16, SafetensorsError
-from ondevice.contract.vocabulary import Columns, FloatArray, IntArray, ModelSlice, Parameters
+from ondevice.contract.vocabulary import FloatArray, IntArray, ModelSlice, Rows
+from ondevice.contract.wire import Expected
 from server_sim.server.aggregation import AggregatedUpdate
-from server_sim.server.column_table import ColumnTable
 from server_sim.server.optimizers import ServerOptimizer
+from server_sim.server.row_table import RowTable
 
-FORMAT = "fedss-server-state-2"
+FORMAT = "fedss-server-state-3"
 
 
 class StateError(ValueError):
@@ -33,46 +34,68 @@ class ServerState:
     """Changed once a round: by `apply`, or by `adopt` where there are no clients.  `slice_model` and `save` only read."""
 
     round_index: int
-    extractor: dict[str, FloatArray]
-    extractor_moments: dict[str, list[FloatArray]]
-    columns: ColumnTable
+    optimizer: ServerOptimizer
+    dense: dict[str, FloatArray]
+    dense_moments: dict[str, list[FloatArray]]
+    tables: dict[str, RowTable]
 
     @staticmethod
     def fresh(
-        optimizer: ServerOptimizer, extractor: dict[str, FloatArray], class_weights: FloatArray
+        optimizer: ServerOptimizer,
+        dense: Mapping[str, FloatArray],
+        tables: Mapping[str, FloatArray],
+        store: str = "memory",
     ) -> ServerState:
-        """The start of Algorithm 1 (line 1)."""
+        """The start of Algorithm 1 (line 1).  The arrays become the state's own."""
         moments = {
             name: [np.full_like(value, fill) for fill in optimizer.initial_moments]
-            for name, value in extractor.items()
+            for name, value in dense.items()
         }
-        return ServerState(0, extractor, moments, ColumnTable.fresh(optimizer, class_weights))
+        rows = {name: RowTable.fresh(optimizer, weights, store) for name, weights in tables.items()}
+        return ServerState(0, optimizer, dict(dense), moments, rows)
 
-    def slice_model(self, class_ids: IntArray) -> ModelSlice:
+    @property
+    def table_sizes(self) -> dict[str, int]:
+        return {name: table.num_rows for name, table in self.tables.items()}
+
+    def expected_update(self) -> Expected:
+        """What a client's update must look like."""
+        return Expected(
+            {name: value.shape for name, value in self.dense.items()},
+            self.table_sizes,
+            {name: table.dim for name, table in self.tables.items()},
+        )
+
+    def slice_model(self, ids: Mapping[str, IntArray]) -> ModelSlice:
         """(φ, W_S): Algorithm 1, line 7."""
-        return ModelSlice(self.extractor, Columns(class_ids, self.columns.read(class_ids, self.round_index)))
+        rows = {
+            name: Rows(ids[name], table.read(ids[name], self.round_index))
+            for name, table in self.tables.items()
+        }
+        return ModelSlice(self.dense, rows)
 
     def apply(self, update: AggregatedUpdate) -> None:
         """θ_t -> θ_{t+1}: Algorithm 1, line 13."""
-        for name, value in self.extractor.items():
-            self.columns.optimizer.update(value, self.extractor_moments[name], update.extractor_delta[name])
-        self.columns.apply(update.class_ids, update.columns_delta, self.round_index)
+        for name, value in self.dense.items():
+            self.optimizer.update(value, self.dense_moments[name], update.dense[name])
+        for name, table in self.tables.items():
+            table.apply(update.tables[name].ids, update.tables[name].delta, self.round_index)
         self.round_index += 1
 
-    def adopt(self, extractor: Parameters, class_weights: FloatArray) -> None:
+    def adopt(self, weights: Mapping[str, FloatArray]) -> None:
         """θ_t -> θ_{t+1} without clients: the weights that a round's worth of centralized training has led to.
 
         There is no difference for an optimizer to apply, and so none may be waiting in its moments.
         """
-        if self.columns.moments:
+        if self.optimizer.initial_moments:
             raise ValueError(
-                f"the state keeps moments of {type(self.columns.optimizer).__name__}; centralized training has none"
+                f"the state keeps moments of {type(self.optimizer).__name__}; centralized training has none"
             )
-        for name, value in self.extractor.items():
-            value[...] = extractor[name]
+        for name, value in self.dense.items():
+            value[...] = weights[name]
         self.round_index += 1
-        self.columns.class_weights[...] = class_weights
-        self.columns.current_at[...] = self.round_index
+        for name, table in self.tables.items():
+            table.store.scatter(np.arange(table.num_rows), weights[name], [], self.round_index)
 
     def save(self, path: Path) -> None:
         """Replaces the state saved before, unless this one is spoilt: then that one is kept, and StateError raised."""
@@ -106,12 +129,13 @@ class ServerState:
                     f"{path}: {name} holds NaN or infinity; start the run anew in another folder"
                 )
         round_index = int(saved["round_index"][0])
-        current_at = saved["columns.current_at"]
-        if round_index < 0 or current_at.min() < 0 or current_at.max() > round_index:
-            raise StateError(
-                f"{path} is at round {round_index}, and its columns at rounds {current_at.min()} to {current_at.max()}: "
-                "it is damaged"
-            )
+        for name in fresh.tables:
+            current_at = saved[f"table.{name}.current_at"]
+            if round_index < 0 or current_at.min() < 0 or current_at.max() > round_index:
+                raise StateError(
+                    f"{path} is at round {round_index}, and the rows of {name} at rounds {current_at.min()} to "
+                    f"{current_at.max()}: it is damaged"
+                )
         fresh.round_index = round_index
         for name, tensor in wanted.items():
             tensor[...] = saved[name]  # round_index is a copy, all others are the state's own
@@ -119,16 +143,12 @@ class ServerState:
 
     def _tensors(self) -> dict[str, Array]:
         """Everything there is, by the name under which it is saved."""
-        tensors: dict[str, Array] = {
-            "round_index": np.array([self.round_index], np.int64),
-            "columns.current_at": self.columns.current_at,
-            "columns.weights": self.columns.class_weights,
-        }
-        for index, moment in enumerate(self.columns.moments):
-            tensors[f"columns.moment{index}"] = moment
-        for name, value in self.extractor.items():
-            tensors[f"extractor.{name}"] = value
-        for name, moments in self.extractor_moments.items():
+        tensors: dict[str, Array] = {"round_index": np.array([self.round_index], np.int64)}
+        for table_name, table in self.tables.items():
+            tensors |= {f"table.{table_name}.{part}": array for part, array in table.store.arrays().items()}
+        for name, value in self.dense.items():
+            tensors[f"dense.{name}"] = value
+        for name, moments in self.dense_moments.items():
             for index, moment in enumerate(moments):
                 tensors[f"moment{index}.{name}"] = moment
         return tensors

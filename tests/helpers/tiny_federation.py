@@ -6,13 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from helpers.skips import pytest_runtest_makereport  # noqa: F401  # a hook: pytest finds it here
 from ondevice.backends.eager import EagerBackend, initial_parameters
 from ondevice.client.client import Client
-from ondevice.contract.safetensors_file import Array
-from ondevice.contract.vocabulary import ExampleSet, FloatArray, StepSpec
+from ondevice.contract.vocabulary import COLUMNS, IMAGES, ExampleSet, FloatArray, StepSpec
 from server_sim.engines.in_process import InProcessLink
-from server_sim.engines.simulated_clients import SimulatedClient
 from server_sim.server.aggregation import Aggregator
 from server_sim.server.optimizers import FedAvg, ServerOptimizer
 from server_sim.server.state import ServerState
@@ -34,7 +31,7 @@ class TinyFederation:
         self.state = ServerState.fresh(
             optimizer or FedAvg(),
             {name: value.copy() for name, value in self.initial.items()},
-            self.columns(),
+            {COLUMNS: self.columns()},
         )
 
     def columns(self) -> FloatArray:
@@ -43,29 +40,22 @@ class TinyFederation:
     def examples(self, count: int, classes: Sequence[int] | None = None) -> ExampleSet:
         held = self.rng.choice(self.num_classes, 5, replace=False) if classes is None else np.asarray(classes)
         images = self.rng.integers(0, 256, (count, *self.spec.image_shape), np.uint8)
-        return ExampleSet(images, self.rng.choice(held, count).astype(np.int64))
+        return ExampleSet({IMAGES: images}, self.rng.choice(held, count).astype(np.int64))
 
-    def client(self, client_id: int) -> SimulatedClient:
-        return SimulatedClient(
-            Client(client_id, self.clients[client_id], private_seed=100 + client_id), self.backend
-        )
+    def client(self, client_id: int) -> Client:
+        return Client(client_id, self.clients[client_id], 100 + client_id, lambda: self.backend)
 
     def link(self) -> InProcessLink:
         return InProcessLink(self.client)
 
     def aggregator(self) -> Aggregator:
-        return Aggregator(self.backend.parameter_shapes, self.num_classes, self.spec.column_dim, "selected")
+        shapes = {COLUMNS: (self.num_classes, self.spec.column_dim)}
+        return Aggregator(self.backend.signature.dense_shapes, shapes, "selected")
 
 
 def state_bytes(federation: TinyFederation) -> list[bytes]:
     """Everything that a round can change, bit by bit."""
-    state, table = federation.state, federation.state.columns
-    moments = [moment for name in state.extractor for moment in state.extractor_moments[name]]
-    arrays: list[Array] = [
-        *state.extractor.values(),
-        *moments,
-        table.class_weights,
-        *table.moments,
-        table.current_at,
-    ]
-    return [array.tobytes() for array in arrays]
+    state = federation.state
+    moments = [moment for name in state.dense for moment in state.dense_moments[name]]
+    rows = [array for table in state.tables.values() for array in table.store.arrays().values()]
+    return [array.tobytes() for array in (*state.dense.values(), *moments, *rows)]

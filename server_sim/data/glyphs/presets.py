@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import features
 
+from ondevice.contract.vocabulary import IMAGES
 from server_sim.data.glyphs.alphabet import (
     FACES,
     LOOK_ALIKE,
@@ -180,7 +181,7 @@ def contact_sheet(population: Population, path: Path, num_classes: int = 20) -> 
         examples = population.client_examples(client_id)
         for row in np.flatnonzero(np.isin(classes, examples.labels)):
             first = np.flatnonzero(examples.labels == classes[row])[0]
-            cells[row, :, face] = 255 - examples.images[first, 0]  # as ink on paper
+            cells[row, :, face] = 255 - examples.features[IMAGES][first, 0]  # as ink on paper
     figure = Figure(figsize=(9, 0.48 * num_classes + 1.8), layout="constrained")
     axes = figure.subplots()
     sheet = cells.reshape(num_classes * IMAGE_SIZE, len(FACES) * IMAGE_SIZE)
