@@ -22,7 +22,7 @@ from export.cost.footprint import operators, planned_bytes
 from export.cost.memory import Report, measure_programs, measure_widths
 from export.lowering import lower
 from export.pretrained_weights import load_weights
-from export.proof.golden import build_step, draw_images, expected_step, float64_copy
+from export.proof.golden import build_step, draw_features, expected_step, float64_copy
 from export.proof.golden_images import KINDS
 from export.proof.parity import check_parity
 from export.recipe import LARGEST_MICRO_BATCH, ExportRecipe, check_target
@@ -43,11 +43,12 @@ from ondevice.contract.artifact import (
     write_artifact,
 )
 from ondevice.contract.golden_step import GoldenStep, golden_to_tensors
+from ondevice.contract.step_signature import EXAMPLES, Bounds, rows_of
 from ondevice.model.train_step import TrainStep
 from ondevice.tools.installed_versions import installed_versions
 
 GOLDEN_EXAMPLES = 4
-GOLDEN_WIDTH = 16
+GOLDEN_ROWS = 16
 PAPER_WIDTH = 170
 """The largest |S_k| of the paper's Landmarks clients."""
 RUN_TO_RUN_BYTES = 2 * MEGABYTE
@@ -71,12 +72,13 @@ def export_artifact(
     with _quiet(), _one_thread(), _staging(out) as directory:
         lowered = _Lowered(recipe, step, report)
         micro_batch = lowered.micro_batch()
+        bounds = recipe_bounds(recipe, step, micro_batch)
         programs = lowered.programs(micro_batch)
         report("computing the expected step in float64")
-        golden, *others = _expected_steps(step, micro_batch, recipe)
+        golden, *others = _expected_steps(step, bounds, recipe.seed)
         files = {INITIAL: _initial(step), GOLDEN: safetensors_file.to_bytes(golden_to_tensors(golden), {})}
         artifact = write_artifact(
-            directory / "artifact", _manifest(recipe, step, micro_batch, programs), files | _merged(programs)
+            directory / "artifact", _manifest(recipe, step, bounds, programs), files | _merged(programs)
         )
         parity: dict[str, Parity] = {}
         for runtime in recipe.runtimes:
@@ -115,7 +117,8 @@ class _Lowered:
         peak = 0
         for runtime in bound:
             programs = self._lower(runtime, micro_batch)
-            manifest = _manifest(self._recipe, self._step, micro_batch, {})
+            bounds = recipe_bounds(self._recipe, self._step, micro_batch)
+            manifest = _manifest(self._recipe, self._step, bounds, {})
             (figure,) = measure_programs(
                 manifest, programs, _initial(self._step), runtime, [self._recipe.max_width]
             )
@@ -127,26 +130,26 @@ class _Lowered:
     def _lower(self, runtime: Runtime, micro_batch: int) -> dict[str, bytes]:
         if (runtime, micro_batch) not in self._made:
             self._report(f"lowering for {runtime}, micro-batch {micro_batch}")
-            self._made[runtime, micro_batch] = lower(runtime, self._step, micro_batch, self._recipe.max_width)
+            bounds = recipe_bounds(self._recipe, self._step, micro_batch)
+            self._made[runtime, micro_batch] = lower(runtime, self._step, bounds)
         return self._made[runtime, micro_batch]
 
 
-def _expected_steps(step: TrainStep, micro_batch: int, recipe: ExportRecipe) -> list[GoldenStep]:
-    """The golden step first; then a single example over a single class, every kind of image that the golden step had no
-    room for, and a full micro-batch at the maximal width."""
+def _expected_steps(step: TrainStep, bounds: Bounds, seed: int) -> list[GoldenStep]:
+    """The golden step first; then every kind of example that it had no room for, a single example over a single row, and a
+    full micro-batch over the most rows."""
     exact = float64_copy(step)
-    images = draw_images(exact, max(micro_batch, len(KINDS)), recipe.seed)
-    width, at_once = min(GOLDEN_WIDTH, recipe.max_width), min(micro_batch, GOLDEN_EXAMPLES)
-    golden, *others = (
-        expected_step(exact, images[first : first + at_once], width, recipe.seed)
-        for first in range(0, len(KINDS), at_once)
-    )
-    return [
-        golden,
-        *others,
-        expected_step(exact, images[:1], 1, recipe.seed),
-        expected_step(exact, images[:micro_batch], recipe.max_width, recipe.seed),
-    ]
+    micro_batch = bounds[EXAMPLES]
+    most = min((bounds[rows_of(table)] for table in step.signature.table_dims), default=1)
+    features = draw_features(exact, max(micro_batch, len(KINDS)), seed)
+
+    def some(first: int, count: int, rows: int) -> GoldenStep:
+        piece = {name: feature[first : first + count] for name, feature in features.items()}
+        return expected_step(exact, piece, rows, seed)
+
+    at_once = min(micro_batch, GOLDEN_EXAMPLES)
+    first, *others = (some(start, at_once, min(GOLDEN_ROWS, most)) for start in range(0, len(KINDS), at_once))
+    return [first, *others, some(0, 1, 1), some(0, micro_batch, most)]
 
 
 def _memory(artifact: Artifact, programs: Programs, report: Report) -> Iterator[MemoryFigure]:
@@ -160,8 +163,13 @@ def _memory(artifact: Artifact, programs: Programs, report: Report) -> Iterator[
             yield MemoryFigure(runtime, artifact.micro_batch, artifact.max_width, planned, None)
 
 
+def recipe_bounds(recipe: ExportRecipe, step: TrainStep, micro_batch: int) -> Bounds:
+    """The most examples and rows that the recipe's step takes at once."""
+    return {EXAMPLES: micro_batch, **{rows_of(table): recipe.max_width for table in step.signature.table_dims}}
+
+
 def _manifest(
-    recipe: ExportRecipe, step: TrainStep, micro_batch: int, programs: Mapping[Runtime, Any]
+    recipe: ExportRecipe, step: TrainStep, bounds: Bounds, programs: Mapping[Runtime, Any]
 ) -> Manifest:
     parameters = tuple(
         Parameter(name, tuple(tensor.shape), name in step.trainable)
@@ -169,8 +177,8 @@ def _manifest(
     )
     return Manifest(
         spec=recipe.spec,
-        micro_batch=micro_batch,
-        max_width=recipe.max_width,
+        signature=step.signature,
+        bounds=bounds,
         runtimes=tuple(programs),
         parameters=parameters,
         files={},

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from ondevice.contract.vocabulary import ClientUpdate, Columns, ModelSlice
+from ondevice.contract.step_signature import StepSignature
+from ondevice.contract.vocabulary import ClientUpdate, ModelSlice, Rows
 from ondevice.contract.wire import Envelope, request_to_bytes, slice_to_bytes, update_to_bytes
 
 PAPER_EXTRACTOR_PARAMETERS = 3_690_000
@@ -28,15 +28,15 @@ class RoundBytes:
         return self.request + self.model_slice + self.update
 
 
-def round_bytes(
-    extractor_shapes: Mapping[str, tuple[int, ...]], column_dim: int, num_columns: int
-) -> RoundBytes:
-    """Messages with `num_columns` columns.  Numbers do not change a message's length, so zeros stand in for them."""
+def round_bytes(signature: StepSignature, rows: int) -> RoundBytes:
+    """Messages with so many rows of every table.  Numbers do not change a message's length, so zeros stand in for them."""
     envelope = Envelope(0, 0)
-    extractor = {name: np.zeros(shape, np.float32) for name, shape in extractor_shapes.items()}
-    columns = Columns(np.arange(num_columns), np.zeros((num_columns, column_dim), np.float32))
+    dense = {name: np.zeros(shape, np.float32) for name, shape in signature.dense_shapes.items()}
+    tables = {
+        table: Rows(np.arange(rows), np.zeros((rows, dim), np.float32)) for table, dim in signature.table_dims.items()
+    }
     return RoundBytes(
-        request=len(request_to_bytes(envelope, columns.class_ids)),
-        model_slice=len(slice_to_bytes(envelope, ModelSlice(extractor, columns))),
-        update=len(update_to_bytes(envelope, ClientUpdate(extractor, columns, 1, 0.0))),
+        request=len(request_to_bytes(envelope, {table: some.ids for table, some in tables.items()})),
+        model_slice=len(slice_to_bytes(envelope, ModelSlice(dense, tables))),
+        update=len(update_to_bytes(envelope, ClientUpdate(dense, tables, 1, 0.0))),
     )

@@ -13,6 +13,7 @@ from export.proof.golden import build_step
 from ondevice.backends.opening import Runtime
 from ondevice.contract import safetensors_file
 from ondevice.contract.artifact import INITIAL, Artifact, Manifest, MemoryFigure, write_artifact
+from ondevice.contract.step_signature import EXAMPLES
 from ondevice.tools.step_process import StepJob, StepProcess
 
 Report = Callable[[str], None]
@@ -72,8 +73,9 @@ def memory_table(
                 yield from measure_widths(artifact, runtime, planned[runtime], widths, report)
                 continue
             report(f"lowering for {runtime}, micro-batch {micro_batch}")
-            programs = lower(runtime, build_step(artifact.spec, weights), micro_batch, artifact.max_width)
-            manifest = replace(artifact.manifest, micro_batch=micro_batch)
+            bounds = {**artifact.bounds, EXAMPLES: micro_batch}
+            programs = lower(runtime, build_step(artifact.spec, weights), bounds)
+            manifest = replace(artifact.manifest, bounds=bounds)
             yield from measure_programs(
                 manifest, programs, safetensors_file.to_bytes(weights, {}), runtime, widths
             )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 OPSET = 18
 IR_VERSION = 8
@@ -28,7 +28,7 @@ class Port:
 
     name: str
     shape: tuple[Dimension, ...]
-    integer: bool = False
+    dtype: str = "float32"
 
 
 class GraphBuilder:
@@ -140,7 +140,7 @@ class GraphBuilder:
 
 
 def _value_info(port: Port) -> onnx.ValueInfoProto:
-    kind = TensorProto.INT64 if port.integer else TensorProto.FLOAT
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(port.dtype))
     return helper.make_tensor_value_info(port.name, kind, port.shape)
 
 

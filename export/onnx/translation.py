@@ -47,7 +47,7 @@ class Translation:
         ports = []
         placeholders = [node for node in self._traced.graph.nodes if node.op == "placeholder"]
         for name, node in zip(names, placeholders, strict=True):
-            ports.append(Port(name, _port_shape(node), integer=node.meta["val"].dtype == torch.int64))
+            ports.append(Port(name, _port_shape(node), str(node.meta["val"].dtype).removeprefix("torch.")))
             self.emitted[node] = Value(name, shape_of(node))
         return ports
 

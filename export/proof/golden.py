@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import copy
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from export.proof.golden_images import kind_of
-from export.proof.kinks import AcrossKinks, clearance, roundings_of
-from ondevice.backends import Batch
+from export.proof.kinks import AcrossKinks, clearance, in_precision, roundings_of
 from ondevice.contract.golden_step import GoldenStep
-from ondevice.contract.vocabulary import EXCLUDED, FloatArray, Parameters, StepSpec
+from ondevice.contract.step_signature import EXAMPLES, LOSS, Arrays, ArraySpec
+from ondevice.contract.vocabulary import Parameters, StepSpec
 from ondevice.model.extractors import build_extractor
-from ondevice.model.train_step import TrainStep, loss_and_gradients
+from ondevice.model.train_step import TrainStep, step_outputs
 
 CANDIDATES_PER_EXAMPLE = 4
 NEIGHBOURS = 4
@@ -30,49 +32,78 @@ EXAMPLES_AT_ONCE = 4
 """Float64 activations are large; examples are independent, so references are computed in pieces and added."""
 
 
-def draw_images(step: TrainStep, count: int, seed: int) -> FloatArray:
-    """[count, C, H, W]: of several images of each kind, the one that stays clearest of kinks.  `step` is in float64."""
+def draw_features(step: TrainStep, count: int, seed: int) -> Arrays:
+    """Features of `count` examples: of several of each kind, the one that stays clearest of kinks.  `step` is in float64."""
     random = np.random.default_rng(seed)
-    chosen = []
+    specs = step.signature.features
+    chosen: list[tuple[npt.NDArray[Any], ...]] = []
     for position in range(count):
-        draw = kind_of(position)
-        candidates = np.stack([draw(random, step.spec.image_shape) for _ in range(CANDIDATES_PER_EXAMPLE)])
-        chosen.append(candidates[np.argmax(clearance(step.extractor, candidates))])
-    return np.stack(chosen)
+        candidates = [
+            tuple(draw_feature(spec, position, random) for spec in specs) for _ in range(CANDIDATES_PER_EXAMPLE)
+        ]
+        together = [np.stack(values) for values in zip(*candidates, strict=True)]
+        chosen.append(candidates[int(np.argmax(clearance(step.extractor, together)))])
+    return {spec.name: np.stack(values) for spec, values in zip(specs, zip(*chosen, strict=True), strict=True)}
 
 
-def expected_step(step: TrainStep, images: FloatArray, width: int, seed: int) -> GoldenStep:
-    """A step over `width` random columns with its expected outputs.  `step` is in float64 and left as it was.
+def draw_feature(spec: ArraySpec, position: int, random: np.random.Generator) -> npt.NDArray[Any]:
+    """One example's feature: a picture where it looks like one, noise where it does not."""
+    shape = spec.sizes({EXAMPLES: 1})[1:]
+    if spec.dtype == "uint8" and len(shape) == 3:
+        channels, height, width = shape
+        return kind_of(position)(random, (channels, height, width))
+    if spec.dtype == "float32":
+        return random.standard_normal(shape, np.float32)
+    return random.integers(0, 2, shape).astype(spec.dtype)
 
-    The last of several columns is excluded, as padding is, and the examples weigh differently, so that a runtime which
-    ignores `adjust` or `example_weight` cannot pass.
+
+def expected_step(step: TrainStep, features: Arrays, rows: int, seed: int) -> GoldenStep:
+    """A step over `rows` random rows of every table with its expected outputs.  `step` is in float64 and left as it was.
+
+    The last of several rows is excluded, as padding is, and the examples weigh differently, so that a runtime which
+    ignores side arrays or `example_weight` cannot pass.
     """
-    random = np.random.default_rng([seed, width])
-    columns = 0.1 * random.standard_normal((width, step.spec.column_dim), np.float32)
-    adjust = random.uniform(0, 3, width).astype(np.float32)
-    if width > 2:
-        adjust[-1] = EXCLUDED
-    last_label = max(1, width - (width > 2))
-    weight = random.uniform(0.5, 1, len(images)).astype(np.float32)
-    batch = Batch(images, random.integers(0, last_label, len(images)), weight / weight.sum())
-    exact_loss, exact = _outputs(step, columns, adjust, batch)
+    random = np.random.default_rng([seed, rows])
+    inputs = {spec.name: _draw_input(spec, features, rows, random) for spec in step.signature.data}
+    exact = _outputs(step, inputs)
     rounded = [
-        _outputs(float32_copy(step), columns, adjust, batch),
-        _outputs(step, columns, adjust, batch, across_kinks=True),
-        *(_outputs(_neighbour(step, random), columns, adjust, batch) for _ in range(NEIGHBOURS)),
+        _outputs(float32_copy(step), inputs),
+        _outputs(step, inputs, across_kinks=True),
+        *(_outputs(_neighbour(step, random), inputs) for _ in range(NEIGHBOURS)),
     ]
     distance = {
-        name: max(float(torch.linalg.vector_norm(found[name].double() - exact[name])) for _, found in rounded)
+        name: max(float(torch.linalg.vector_norm(found[name].double() - exact[name])) for found in rounded)
         for name in exact
     }
     return GoldenStep(
-        columns=columns,
-        adjust=adjust,
-        batch=batch,
-        loss=exact_loss,
-        gradients={name: gradient.float().numpy() for name, gradient in exact.items()},
-        eager_distance={**distance, "loss": max(abs(loss - exact_loss) for loss, _ in rounded)},
+        inputs=inputs,
+        loss=float(exact[LOSS]),
+        gradients={name: exact[name].float().numpy() for name in step.signature.trained},
+        eager_distance={name: distance[name] for name in (*step.signature.trained, LOSS)},
     )
+
+
+def _draw_input(spec: ArraySpec, features: Arrays, rows: int, random: np.random.Generator) -> npt.NDArray[Any]:
+    """One input of the step for the examples of `features`; the last of several rows is padding."""
+    examples = len(next(iter(features.values())))
+    shape = spec.sizes({size: examples if size == EXAMPLES else rows for size in spec.symbols})
+    drawn: npt.NDArray[Any]
+    if spec.role == "feature":
+        drawn = features[spec.name]
+    elif spec.role == "table":
+        drawn = 0.1 * random.standard_normal(shape, np.float32)
+    elif spec.role == "side":
+        drawn = random.uniform(0, 3, shape).astype(np.float32)
+        if rows > 2:
+            drawn[-1] = spec.padding
+    elif spec.role == "example_weight":
+        drawn = random.uniform(0.5, 1, shape).astype(np.float32)
+        drawn /= drawn.sum()
+    elif spec.positions_in is not None:
+        drawn = random.integers(0, max(1, rows - (rows > 2)), shape)
+    else:
+        drawn = random.uniform(0, 1, shape).astype(spec.dtype)
+    return drawn
 
 
 def build_step(spec: StepSpec, weights: Parameters) -> TrainStep:
@@ -107,29 +138,25 @@ def _neighbour(step: TrainStep, random: np.random.Generator) -> TrainStep:
     return neighbour
 
 
-def _outputs(
-    step: TrainStep, columns: FloatArray, adjust: FloatArray, batch: Batch, across_kinks: bool = False
-) -> tuple[float, dict[str, Tensor]]:
-    """Loss and gradients by name in the step's own precision, added up over pieces of the batch."""
-    dtype = step.extractor.get_parameter("embedding.weight").dtype
-    leaf = torch.from_numpy(columns).to(dtype).requires_grad_()
-    total_loss = 0.0
+def _outputs(step: TrainStep, inputs: Arrays, across_kinks: bool = False) -> dict[str, Tensor]:
+    """Gradients by name, and the loss, in the step's own precision, added up over pieces of the batch."""
+    dtype = next(step.extractor.parameters()).dtype
+    whole = {spec.name: in_precision(inputs[spec.name], dtype) for spec in step.signature.data}
+    tables = [whole[table].requires_grad_() for table in step.signature.table_dims]
+    names = (LOSS, *step.signature.trained)
     totals: list[Tensor] = []
-    for start in range(0, len(batch.labels), EXAMPLES_AT_ONCE):
+    for start in range(0, len(inputs[step.signature.weight.name]), EXAMPLES_AT_ONCE):
         piece = slice(start, start + EXAMPLES_AT_ONCE)
+        data = [
+            whole[spec.name][piece] if spec.shape[:1] == (EXAMPLES,) else whole[spec.name]
+            for spec in step.signature.data
+        ]
         rounding: AbstractContextManager[object] = nullcontext()
         if across_kinks:
-            rounding = AcrossKinks(roundings_of(step.extractor, batch.images[piece]))
+            features = [inputs[spec.name][piece] for spec in step.signature.features]
+            rounding = AcrossKinks(roundings_of(step.extractor, features))
         with rounding:
-            loss = step(
-                leaf,
-                torch.from_numpy(adjust).to(dtype),
-                torch.from_numpy(batch.images[piece]).to(dtype),
-                torch.from_numpy(batch.labels[piece]),
-                torch.from_numpy(batch.example_weight[piece]).to(dtype),
-            )
-        loss, extractor_gradients, columns_gradient = loss_and_gradients(loss, step.trainable_tensors(), leaf)
-        total_loss += loss.item()
-        gradients = [*extractor_gradients, columns_gradient]
-        totals = [a + b for a, b in zip(totals, gradients, strict=True)] if totals else gradients
-    return total_loss, dict(zip([*step.trainable, "columns"], totals, strict=True))
+            loss = step(*data)
+        outputs = step_outputs(loss, [*step.trainable_tensors(), *tables])
+        totals = [a + b for a, b in zip(totals, outputs, strict=True)] if totals else outputs
+    return dict(zip(names, totals, strict=True))

@@ -2,7 +2,7 @@
 
 Noise alone proves little.  Photographs have saturated skies, and icons and scans are mostly one colour: there GroupNorm
 divides by a small deviation, sums are of equal numbers that all round the same way, and what a kernel loses in a
-difference of large numbers shows.  A middle grey is left out: its pixels are 0, and gradients grow by 1/√ε a layer.
+difference of large numbers shows.  A middle grey is left out: normalised it is 0, and gradients grow by 1/√ε per layer.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
-from ondevice.contract.vocabulary import FloatArray
-
-WHITE, BLACK = 1.0, -1.0
+WHITE, BLACK = 255, 0
+Pixels = npt.NDArray[np.uint8]
 Shape = tuple[int, int, int]
-Draw = Callable[[np.random.Generator, Shape], FloatArray]
+Draw = Callable[[np.random.Generator, Shape], Pixels]
 
 
-def patchwork(random: np.random.Generator, shape: Shape) -> FloatArray:
+def patchwork(random: np.random.Generator, shape: Shape) -> Pixels:
     """Upper half white with a black quarter, lower half noise: every kind in one picture, for a micro-batch of one."""
     image = noise(random, shape)
     image[:, : shape[1] // 2] = WHITE
@@ -26,41 +26,41 @@ def patchwork(random: np.random.Generator, shape: Shape) -> FloatArray:
     return image
 
 
-def nearly_flat(random: np.random.Generator, shape: Shape) -> FloatArray:
+def nearly_flat(random: np.random.Generator, shape: Shape) -> Pixels:
     """White with one black pixel."""
     image = white(random, shape)
     image[:, random.integers(shape[1]), random.integers(shape[2])] = BLACK
     return image
 
 
-def white(_: np.random.Generator, shape: Shape) -> FloatArray:
-    return np.full(shape, WHITE, np.float32)
+def white(_: np.random.Generator, shape: Shape) -> Pixels:
+    return np.full(shape, WHITE, np.uint8)
 
 
-def black(_: np.random.Generator, shape: Shape) -> FloatArray:
-    return np.full(shape, BLACK, np.float32)
+def black(_: np.random.Generator, shape: Shape) -> Pixels:
+    return np.full(shape, BLACK, np.uint8)
 
 
-def grey(random: np.random.Generator, shape: Shape) -> FloatArray:
-    return np.full(shape, random.choice([-1, 1]) * random.uniform(0.2, 0.8), np.float32)
+def grey(random: np.random.Generator, shape: Shape) -> Pixels:
+    return np.full(shape, random.choice([random.integers(26, 103), random.integers(153, 230)]), np.uint8)
 
 
-def upright_edge(random: np.random.Generator, shape: Shape) -> FloatArray:
+def upright_edge(random: np.random.Generator, shape: Shape) -> Pixels:
     """Black on the left, white on the right."""
     image = white(random, shape)
     image[:, :, : random.integers(1, max(2, shape[2]))] = BLACK
     return image
 
 
-def level_edge(random: np.random.Generator, shape: Shape) -> FloatArray:
+def level_edge(random: np.random.Generator, shape: Shape) -> Pixels:
     """White above, black below."""
     image = black(random, shape)
     image[:, : random.integers(1, max(2, shape[1]))] = WHITE
     return image
 
 
-def noise(random: np.random.Generator, shape: Shape) -> FloatArray:
-    return random.standard_normal(shape, np.float32)
+def noise(random: np.random.Generator, shape: Shape) -> Pixels:
+    return random.integers(0, 256, shape, np.uint8)
 
 
 KINDS: tuple[Draw, ...] = (patchwork, nearly_flat, white, upright_edge, grey, level_edge, black, noise)

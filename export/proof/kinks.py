@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -23,6 +24,16 @@ KINKS = {"relu": (0.0,), "hardswish": (-3.0, 3.0), "hardsigmoid": (-3.0, 3.0)}
 ROUNDINGS_WITHIN_REACH = 4.0
 SMALLEST_ROUNDING = 1e-8
 """Of a layer that happens to be exact."""
+
+
+Features = Sequence[npt.NDArray[Any]]
+"""What an extractor takes, in its order."""
+
+
+def in_precision(array: npt.NDArray[Any], dtype: torch.dtype) -> Tensor:
+    """Numbers in the precision of the weights; raw pixels and ids as they are."""
+    tensor = torch.from_numpy(array)
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 class _AtActivations(TorchFunctionMode, ABC):
@@ -74,15 +85,15 @@ class AcrossKinks(_AtActivations):
         return x + shift
 
 
-def roundings_of(extractor: nn.Module, images: FloatArray) -> list[float]:
+def roundings_of(extractor: nn.Module, features: Features) -> list[float]:
     """For every activation in order: how far float32 is off at its input.  `extractor` is in float64."""
-    return _compared(extractor, images)[1]
+    return _compared(extractor, features)[1]
 
 
-def clearance(extractor: nn.Module, images: FloatArray) -> FloatArray:
+def clearance(extractor: nn.Module, features: Features) -> FloatArray:
     """[b]: by how many roundings each example's nearest activation keeps away from a kink."""
-    recording, roundings = _compared(extractor, images)
-    nearest = np.full(len(images), np.inf, np.float32)
+    recording, roundings = _compared(extractor, features)
+    nearest = np.full(len(features[0]), np.inf, np.float32)
     for x, kinks, rounding in zip(recording.inputs, recording.kinks, roundings, strict=True):
         for kink in kinks:
             distance = (x - kink).abs().flatten(1).amin(1) / rounding  # [b]
@@ -90,11 +101,11 @@ def clearance(extractor: nn.Module, images: FloatArray) -> FloatArray:
     return nearest
 
 
-def _compared(extractor: nn.Module, images: FloatArray) -> tuple[_Recording, list[float]]:
+def _compared(extractor: nn.Module, features: Features) -> tuple[_Recording, list[float]]:
     recordings = []
     for precision, network in ((torch.float64, extractor), (torch.float32, copy.deepcopy(extractor).float())):
         with _Recording() as recording, torch.no_grad():
-            network(torch.from_numpy(images).to(precision))
+            network(*(in_precision(feature, precision) for feature in features))
         recordings.append(recording)
     exact, rounded = recordings
     roundings = [

@@ -22,7 +22,7 @@ def check_parity(artifact: Artifact, runtime: str, steps: Sequence[GoldenStep]) 
         comparison = check_golden(backend, weights, step, SLACK.get(runtime, 1.0))
         if not comparison.passed:
             raise ParityFailed(
-                f"{runtime} at width {len(step.columns)}, {len(step.batch.labels)} examples: {comparison.explain()}; "
+                f"{runtime} with {step.describe()}: {comparison.explain()}; "
                 "nothing was published. A kernel or a lowering is wrong: compare it with eager on a smaller network"
             )
         comparisons.append(comparison)

@@ -17,19 +17,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from ondevice.backends import Backend, Batch
+from ondevice.backends import Backend
 from ondevice.backends.opening import WITHOUT_TORCH, open_backend
-from ondevice.client.local_training import LocalSgd, micro_batches
+from ondevice.client.local_training import LocalSgd
 from ondevice.contract.artifact import open_artifact
-from ondevice.contract.vocabulary import Columns, ExampleSet, FloatArray, LocalTraining, ModelSlice
+from ondevice.contract.step_signature import EXAMPLES, LOSS, ArraySpec, gradient_of, rows_of
+from ondevice.contract.vocabulary import LocalTraining, ModelSlice, Rows
 from ondevice.contract.wire import Envelope, Expected, slice_from_bytes, slice_to_bytes
 
 CHANNELS_LAST = "eager-channels-last"
@@ -158,32 +160,31 @@ class _Stepper:
         )
         self.load_ms = 1e3 * (time.perf_counter() - started)
         random = np.random.default_rng(job.seed)
-        shape = (job.batch, *artifact.spec.image_shape)
-        self._labels = random.integers(0, job.width, job.batch)
-        self._examples = ExampleSet(random.integers(0, 256, shape, dtype=np.uint8), self._labels)
-        self._adjust = random.uniform(0, 3, job.width).astype(np.float32)
-        weights = artifact.initial()
-        columns = 0.1 * random.standard_normal((job.width, artifact.spec.column_dim), np.float32)
-        self._expected = Expected(job.width, artifact.spec.column_dim, self._backend.parameter_shapes)
-        self._class_ids = np.arange(job.width)
-        self._extractor = {name: weights[name] for name in self._backend.parameter_shapes}
-        self._columns = columns
+        signature = self._backend.signature
+        self._ids = {table: np.arange(job.width) for table in signature.table_dims}
+        sizes = {EXAMPLES: job.batch, **{rows_of(table): job.width for table in signature.table_dims}}
+        self._data = {spec.name: _made_up(spec, sizes, random) for spec in signature.data}
+        initial = artifact.initial()
+        self._weights = {name: initial[name] for name in signature.dense_shapes}
+        self._weights |= {table: self._data.pop(table) for table in signature.table_dims}
+        if self._channels_last:
+            self._data |= {spec.name: _channels_last(self._data[spec.name]) for spec in signature.features}
+        self._batch = job.batch
 
     def step(self) -> dict[str, float]:
         wall, cpu = time.perf_counter(), time.process_time()
+        signature = self._backend.signature
         gradients = LocalSgd(LocalTraining(), [])
         loss = 0.0
-        for piece in micro_batches(
-            self._examples, self._labels, np.arange(len(self._labels)), self._backend.micro_batch
-        ):
-            result = self._backend.step(
-                self._extractor,
-                self._columns,
-                self._adjust,
-                _channels_last(piece) if self._channels_last else piece,
-            )
-            gradients.accumulate([*result.extractor_gradients.values(), result.columns_gradient])
-            loss += result.loss
+        size = self._backend.micro_batch or self._batch
+        for start in range(0, self._batch, size):
+            piece = {
+                name: values[start : start + size] if signature[name].shape[:1] == (EXAMPLES,) else values
+                for name, values in self._data.items()
+            }
+            result = self._backend.step({**self._weights, **piece})
+            gradients.accumulate([result[gradient_of(name)] for name in signature.trained])
+            loss += float(result[LOSS])
         return {
             "cpu_ms": 1e3 * (time.process_time() - cpu),
             "wall_ms": 1e3 * (time.perf_counter() - wall),
@@ -192,15 +193,20 @@ class _Stepper:
 
     def swap(self) -> dict[str, float]:
         envelope = Envelope(0, 0)
+        signature = self._backend.signature
+        expected = Expected(
+            signature.dense_shapes, {table: len(ids) for table, ids in self._ids.items()}, signature.table_dims
+        )
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "slice.safetensors"
-            given = ModelSlice(self._extractor, Columns(self._class_ids, self._columns))
-            path.write_bytes(slice_to_bytes(envelope, given))
+            tables = {table: Rows(ids, self._weights[table]) for table, ids in self._ids.items()}
+            dense = {name: self._weights[name] for name in signature.dense_shapes}
+            path.write_bytes(slice_to_bytes(envelope, ModelSlice(dense, tables)))
             started = time.perf_counter()
-            received = slice_from_bytes(path.read_bytes(), envelope, self._class_ids, self._expected)
+            received = slice_from_bytes(path.read_bytes(), envelope, self._ids, expected)
             # Copied because local training changes them in place, and the message's arrays are read-only.
-            self._extractor = {name: np.array(value) for name, value in received.extractor.items()}
-            self._columns = np.array(received.columns.weights)
+            self._weights = {name: np.array(value) for name, value in received.dense.items()}
+            self._weights |= {table: np.array(rows.values) for table, rows in received.tables.items()}
             return {"swap_ms": 1e3 * (time.perf_counter() - started)}
 
     def peak(self) -> dict[str, int]:
@@ -215,10 +221,27 @@ def peak_bytes() -> int:
     raise RuntimeError("/proc/self/status has no VmHWM: peak memory can only be measured on Linux")
 
 
-def _channels_last(batch: Batch) -> Batch:
-    """The same images, laid out [b, H, W, C] in memory."""
-    images: FloatArray = np.ascontiguousarray(batch.images.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
-    return Batch(images, batch.labels, batch.example_weight)
+def _made_up(spec: ArraySpec, sizes: Mapping[str, int], random: np.random.Generator) -> npt.NDArray[Any]:
+    """An input of the step for a whole batch; every example weighs the same."""
+    shape = spec.sizes(sizes)
+    if spec.role == "table":
+        return 0.1 * random.standard_normal(shape, np.float32)
+    if spec.role == "side":
+        return random.uniform(0, 3, shape).astype(np.float32)
+    if spec.role == "example_weight":
+        return np.full(shape, np.float32(1 / sizes[EXAMPLES]))
+    if spec.positions_in is not None:
+        return random.integers(0, sizes[rows_of(spec.positions_in)], shape)
+    if spec.dtype == "float32":
+        return random.standard_normal(shape, np.float32)
+    return random.integers(0, 256 if spec.dtype == "uint8" else 2, shape).astype(spec.dtype)
+
+
+def _channels_last(feature: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same images, laid out [b, H, W, C] in memory; what is no image stays as it is."""
+    if feature.ndim != 4:
+        return feature
+    return np.ascontiguousarray(feature.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
 
 
 def main() -> None:
