@@ -165,7 +165,10 @@ def _memory(artifact: Artifact, programs: Programs, report: Report) -> Iterator[
 
 def recipe_bounds(recipe: ExportRecipe, step: TrainStep, micro_batch: int) -> Bounds:
     """The most examples and rows that the recipe's step takes at once."""
-    return {EXAMPLES: micro_batch, **{rows_of(table): recipe.max_width for table in step.signature.table_dims}}
+    return {
+        EXAMPLES: micro_batch,
+        **{rows_of(table): recipe.max_width for table in step.signature.table_dims},
+    }
 
 
 def _manifest(

@@ -33,7 +33,8 @@ def round_bytes(signature: StepSignature, rows: int) -> RoundBytes:
     envelope = Envelope(0, 0)
     dense = {name: np.zeros(shape, np.float32) for name, shape in signature.dense_shapes.items()}
     tables = {
-        table: Rows(np.arange(rows), np.zeros((rows, dim), np.float32)) for table, dim in signature.table_dims.items()
+        table: Rows(np.arange(rows), np.zeros((rows, dim), np.float32))
+        for table, dim in signature.table_dims.items()
     }
     return RoundBytes(
         request=len(request_to_bytes(envelope, {table: some.ids for table, some in tables.items()})),

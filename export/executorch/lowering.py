@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx
 
 import export.executorch.operators  # noqa: F401  # declares the operators
+from export.executorch.pixels import fuse_pixels
 from export.executorch.rules.planes import rewrite
 from export.trace import example_array, trace_embed, trace_step
 from ondevice.contract.step_signature import EXAMPLES, Bounds, rows_of
@@ -38,13 +39,15 @@ def lower_step(step: TrainStep, bounds: Bounds) -> bytes:
         for spec in step.signature
     ]
     example = tuple(example_array(spec, bounds) for spec in step.signature)
-    return _to_program(rewrite(trace_step(step, bounds[EXAMPLES])), example, tuple(dynamic))
+    return _to_program(rewrite(fuse_pixels(trace_step(step, bounds[EXAMPLES]))), example, tuple(dynamic))
 
 
 def lower_embed(step: TrainStep, bounds: Bounds) -> bytes:
     """embed.pte: dense parameters and the features of a micro-batch -> embeddings."""
     example = tuple(example_array(spec, bounds) for spec in step.signature.of_role("dense", "feature"))
-    return _to_program(rewrite(trace_embed(step, bounds[EXAMPLES])), example, (None,) * len(example))
+    return _to_program(
+        rewrite(fuse_pixels(trace_embed(step, bounds[EXAMPLES]))), example, (None,) * len(example)
+    )
 
 
 def planned_memory(program: bytes) -> int:

@@ -85,6 +85,7 @@ _operator("materialise", f"{_VALUE}, Tensor? gate, Tensor? residual", shapes_of.
 _operator("pooled_mean", _VALUE, shapes_of.pooled_mean)
 _operator("pooled_product", f"Tensor gradient, {_VALUE}", shapes_of.pooled_product)
 _operator("channel_sums", "Tensor x", shapes_of.channel_sums)
+_operator("pixels", "Tensor images, Tensor scale, Tensor shift", shapes_of.pixels)
 _operator("activate", "Tensor x, int activation", shapes_of.activate)
 _operator("activation_gradient", "Tensor gradient, Tensor x, int activation", shapes_of.activation_gradient)
 _operator("max_pool", "Tensor x, int kernel, int stride, int padding", shapes_of.max_pool)

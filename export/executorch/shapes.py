@@ -244,6 +244,15 @@ def channel_sums(x: Tensor) -> Tensor:
     return x.new_empty(x.shape[0])
 
 
+def pixels(images: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    _expect_planes("images of pixels", images)
+    if images.dtype != torch.uint8:
+        raise ValueError(f"images of pixels are {images.dtype}; expected uint8")
+    for name, constant in (("scale", scale), ("shift", shift)):
+        _expect(f"{name} of pixels", constant, images.shape[1], 1, 1)
+    return scale.new_empty(images.shape)
+
+
 def activate(x: Tensor, activation: int) -> Tensor:
     Activation(activation)
     return torch.empty_like(x)

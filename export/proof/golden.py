@@ -39,11 +39,14 @@ def draw_features(step: TrainStep, count: int, seed: int) -> Arrays:
     chosen: list[tuple[npt.NDArray[Any], ...]] = []
     for position in range(count):
         candidates = [
-            tuple(draw_feature(spec, position, random) for spec in specs) for _ in range(CANDIDATES_PER_EXAMPLE)
+            tuple(draw_feature(spec, position, random) for spec in specs)
+            for _ in range(CANDIDATES_PER_EXAMPLE)
         ]
         together = [np.stack(values) for values in zip(*candidates, strict=True)]
         chosen.append(candidates[int(np.argmax(clearance(step.extractor, together)))])
-    return {spec.name: np.stack(values) for spec, values in zip(specs, zip(*chosen, strict=True), strict=True)}
+    return {
+        spec.name: np.stack(values) for spec, values in zip(specs, zip(*chosen, strict=True), strict=True)
+    }
 
 
 def draw_feature(spec: ArraySpec, position: int, random: np.random.Generator) -> npt.NDArray[Any]:
@@ -83,7 +86,9 @@ def expected_step(step: TrainStep, features: Arrays, rows: int, seed: int) -> Go
     )
 
 
-def _draw_input(spec: ArraySpec, features: Arrays, rows: int, random: np.random.Generator) -> npt.NDArray[Any]:
+def _draw_input(
+    spec: ArraySpec, features: Arrays, rows: int, random: np.random.Generator
+) -> npt.NDArray[Any]:
     """One input of the step for the examples of `features`; the last of several rows is padding."""
     examples = len(next(iter(features.values())))
     shape = spec.sizes({size: examples if size == EXAMPLES else rows for size in spec.symbols})

@@ -31,6 +31,7 @@ KERNEL_SOURCES = (
     "kernels/group_norm.cpp",
     "kernels/convolution.cpp",
     "kernels/max_pool.cpp",
+    "kernels/pixels.cpp",
     "kernels/kernel_table.cpp",
 )
 """Compiled once per instruction set."""

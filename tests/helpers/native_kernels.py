@@ -66,6 +66,7 @@ _SIGNATURES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("max_pool", (c_void_p, Shape, Window, c_void_p, Shape, *_RANGE)),
     ("max_pool_gradient", (c_void_p, Shape, c_void_p, Shape, Window, c_void_p, *_RANGE)),
     ("channel_sums", (c_void_p, Shape, c_void_p, *_RANGE)),
+    ("pixels", (c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p, *_RANGE)),
     ("activate", (c_void_p, c_int64, c_void_p, *_RANGE)),
     ("activation_gradient", (c_void_p, c_void_p, c_int64, c_void_p, *_RANGE)),
     ("gather_patches", (c_void_p, c_int64, Shape, Shape, Window, c_void_p, *_RANGE)),

@@ -19,6 +19,7 @@ void depthwise_weight_gradient(const float*, const Normalised&, Window, float*, 
 void max_pool(const float*, Shape, Window, float*, Shape, int64_t, int64_t);
 void max_pool_gradient(const float*, Shape, const float*, Shape, Window, float*, int64_t, int64_t);
 void channel_sums(const float*, Shape, float*, int64_t, int64_t);
+void pixels(const uint8_t*, int64_t, int64_t, const float*, const float*, float*, int64_t, int64_t);
 void activate(const float*, Activation, float*, int64_t, int64_t);
 void activation_gradient(const float*, const float*, Activation, float*, int64_t, int64_t);
 void gather_patches(const float*, int64_t, Shape, Shape, Window, float*, int64_t, int64_t);
@@ -28,6 +29,6 @@ extern const Kernels table;
 const Kernels table = {
     FEDSS_TEXT(FEDSS_ISA), product_panels, product, group_moments, group_norm_gradient, materialise, pooled_mean,
     pooled_product, depthwise, depthwise_input_gradient, depthwise_weight_gradient, max_pool, max_pool_gradient,
-    channel_sums, activate, activation_gradient, gather_patches, scatter_patches};
+    channel_sums, pixels, activate, activation_gradient, gather_patches, scatter_patches};
 
 }  // namespace fedss::FEDSS_ISA

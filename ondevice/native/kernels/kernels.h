@@ -88,6 +88,11 @@ struct Kernels {
       const float* gradient, Shape out_shape, const float* x, Shape, Window, float* x_gradient, int64_t begin, int64_t end);
   void (*channel_sums)(const float* x, Shape, float* out, int64_t begin, int64_t end);
 
+  // Items: planes of a batch of images [batch, channels, height, width]; scale and shift are per channel.
+  void (*pixels)(
+      const uint8_t* images, int64_t channels, int64_t plane, const float* scale, const float* shift, float* out, int64_t begin,
+      int64_t end);
+
   // Items: elements.
   void (*activate)(const float* x, Activation, float* out, int64_t begin, int64_t end);
   void (*activation_gradient)(

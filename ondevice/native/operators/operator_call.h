@@ -50,6 +50,11 @@ class Call {
     require(tensor.scalar_type() == ScalarType::Float);
     return tensor;
   }
+  const Tensor& bytes() {
+    const Tensor& tensor = values_[at_++]->toTensor();
+    require(tensor.scalar_type() == ScalarType::Byte);
+    return tensor;
+  }
   // One of four dimensions.
   const Tensor& planes() {
     const Tensor& planes = tensor();

@@ -89,6 +89,20 @@ void channel_sums(KernelRuntimeContext& context, Span<EValue*> values) {
   share(shape.channels, x.numel(), [&](int64_t begin, int64_t end) { kernels().channel_sums(data(x), shape, out, begin, end); });
 }
 
+// images [batch, channels, height, width] of bytes, scale, shift [channels, 1, 1]
+void pixels(KernelRuntimeContext& context, Span<EValue*> values) {
+  Call call(context, values);
+  const Tensor& images = call.bytes();
+  const Tensor &scale = call.tensor(), &shift = call.tensor();
+  const int64_t batch = size(images, 0), channels = size(images, 1), height = size(images, 2), width = size(images, 3);
+  call.require(images.dim() == 4 && has_sizes(scale, {channels, 1, 1}) && has_sizes(shift, {channels, 1, 1}));
+  float* out = call.output({batch, channels, height, width});
+  if (!out) return;
+  share(batch * channels, images.numel(), [&](int64_t begin, int64_t end) {
+    kernels().pixels(images.const_data_ptr<uint8_t>(), channels, height * width, data(scale), data(shift), out, begin, end);
+  });
+}
+
 // x, activation
 void activate(KernelRuntimeContext& context, Span<EValue*> values) {
   Call call(context, values);
@@ -147,6 +161,7 @@ const Kernel operators[] = {
     Kernel("fedss::pooled_mean.out", pooled_mean),
     Kernel("fedss::pooled_product.out", pooled_product),
     Kernel("fedss::channel_sums.out", channel_sums),
+    Kernel("fedss::pixels.out", pixels),
     Kernel("fedss::activate.out", activate),
     Kernel("fedss::activation_gradient.out", activation_gradient),
     Kernel("fedss::max_pool.out", max_pool),

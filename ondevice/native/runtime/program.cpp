@@ -49,9 +49,11 @@ bool failed(Error error, const char* what) {
   return true;
 }
 
+constexpr ScalarType kTypes[] = {ScalarType::Float, ScalarType::Long, ScalarType::Byte};  // by fedss_tensor.dtype
+
 EValue evalue(const fedss_tensor& tensor, std::vector<TensorPtr>& keep) {
   const std::vector<SizesType> sizes(tensor.sizes, tensor.sizes + tensor.rank);
-  keep.push_back(executorch::extension::from_blob(tensor.data, sizes, tensor.is_int64 ? ScalarType::Long : ScalarType::Float));
+  keep.push_back(executorch::extension::from_blob(tensor.data, sizes, kTypes[tensor.dtype]));
   return EValue(keep.back());
 }
 

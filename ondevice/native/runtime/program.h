@@ -8,9 +8,9 @@ extern "C" {
 
 struct fedss_tensor {
   void* data;
-  int64_t sizes[4];
+  int64_t sizes[6];
   int32_t rank;
-  int32_t is_int64;  // else float32
+  int32_t dtype;  // 0 float32, 1 int64, 2 uint8
 };
 
 struct fedss_program;

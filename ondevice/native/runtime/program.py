@@ -17,8 +17,10 @@ import numpy.typing as npt
 
 from ondevice.native.build import build_library
 
-Array = npt.NDArray[np.float32] | npt.NDArray[np.int64]
-_MAX_RANK = 4
+Array = npt.NDArray[np.float32] | npt.NDArray[np.int64] | npt.NDArray[np.uint8]
+_MAX_RANK = 6
+_DTYPES = (np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.uint8))
+"""In the order of their numbers in `fedss_tensor`."""
 
 
 class ProgramError(RuntimeError):
@@ -30,7 +32,7 @@ class _Tensor(ctypes.Structure):
         ("data", ctypes.c_void_p),
         ("sizes", ctypes.c_int64 * _MAX_RANK),
         ("rank", ctypes.c_int32),
-        ("is_int64", ctypes.c_int32),
+        ("dtype", ctypes.c_int32),
     )
 
 
@@ -89,19 +91,15 @@ def instruction_set() -> str:
 def _tensors(arrays: Sequence[Array]) -> Any:
     tensors = (_Tensor * len(arrays))()
     for tensor, array in zip(tensors, arrays, strict=True):
-        if (
-            not array.flags.c_contiguous
-            or array.dtype not in (np.float32, np.int64)
-            or array.ndim > _MAX_RANK
-        ):
+        if not array.flags.c_contiguous or array.dtype not in _DTYPES or array.ndim > _MAX_RANK:
             raise ValueError(
                 f"{array.dtype}{list(array.shape)}, strides {array.strides}; "
-                "expected contiguous float32 or int64 of at most 4 dimensions"
+                f"expected contiguous float32, int64 or uint8 of at most {_MAX_RANK} dimensions"
             )
         tensor.data = array.ctypes.data
         tensor.sizes[: array.ndim] = array.shape
         tensor.rank = array.ndim
-        tensor.is_int64 = array.dtype == np.int64
+        tensor.dtype = _DTYPES.index(array.dtype)
     return tensors
 
 
