@@ -21,9 +21,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from ondevice.client.class_sampling import sample_classes
+from server_sim.server.column_table import ColumnTable
 
 from ondevice.backends.eager import EagerBackend, initial_parameters
-from ondevice.client.class_sampling import sample_classes
 from ondevice.client.client import Client
 from ondevice.client.local_training import epoch_batches, normalize_images
 from ondevice.contract import wire
@@ -41,7 +42,6 @@ from server_sim.engines.in_process import InProcessLink
 from server_sim.engines.simulated_clients import SimulatedClient
 from server_sim.one_round import run_round
 from server_sim.server.aggregation import Aggregator
-from server_sim.server.column_table import ColumnTable
 from server_sim.server.optimizers import FedAvg, FedAvgM, ServerOptimizer
 from server_sim.server.state import ServerState
 

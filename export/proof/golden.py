@@ -152,16 +152,17 @@ def _outputs(step: TrainStep, inputs: Arrays, across_kinks: bool = False) -> dic
     totals: list[Tensor] = []
     for start in range(0, len(inputs[step.signature.weight.name]), EXAMPLES_AT_ONCE):
         piece = slice(start, start + EXAMPLES_AT_ONCE)
-        data = [
-            whole[spec.name][piece] if spec.shape[:1] == (EXAMPLES,) else whole[spec.name]
+        data = {
+            spec.name: whole[spec.name][piece] if spec.shape[:1] == (EXAMPLES,) else whole[spec.name]
             for spec in step.signature.data
-        ]
+        }
         rounding: AbstractContextManager[object] = nullcontext()
         if across_kinks:
             features = [inputs[spec.name][piece] for spec in step.signature.features]
             rounding = AcrossKinks(roundings_of(step.extractor, features))
-        with rounding:
-            loss = step(*data)
+        with rounding:  # kinks are the extractor's: what comes after it has none that numbers come near
+            embeddings = step.extractor(*(data[spec.name] for spec in step.signature.features))
+        loss = step.loss(embeddings, data)
         outputs = step_outputs(loss, [*step.trainable_tensors(), *tables])
         totals = [a + b for a, b in zip(totals, outputs, strict=True)] if totals else outputs
     return dict(zip(names, totals, strict=True))

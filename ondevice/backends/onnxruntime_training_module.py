@@ -1,8 +1,8 @@
 """The onnxruntime-training backend: the official training artifacts through ONNX Runtime's training API.
 
 The API keeps parameters and gradients in buffers of its own: a step copies the weights in and the gradients out.  The
-rows of tables are plain inputs, so that any number of them will do (`export.onnx.training_artifacts`).  Importing the API imports
-torch, and upstream ended it with release 1.19.2; it is here to compare with and for those who already use it.
+rows of tables are plain inputs, so that any number of them will do (`export.onnx.training_artifacts`).  Importing the API
+imports torch, and upstream ended it with release 1.19.2; it is here to compare with and for those who already use it.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ it as it stands and is the definition the others must match.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -37,9 +37,11 @@ class TrainStep(nn.Module):
     def forward(self, *data: Tensor) -> Tensor:
         """The signature's inputs but the dense parameters, in its order -> the weighted sum of the losses."""
         named = dict(zip((spec.name for spec in self.signature.data), data, strict=True))
-        embeddings = self.extractor(*(named[spec.name] for spec in self.signature.features))
-        losses = self.objective.losses(embeddings, named)
-        return (named[EXAMPLE_WEIGHT.name] * losses).sum()
+        return self.loss(self.extractor(*(named[spec.name] for spec in self.signature.features)), named)
+
+    def loss(self, embeddings: Tensor, arrays: Mapping[str, Tensor]) -> Tensor:
+        """The weighted sum of the losses, from the extractor's output and the signature's data by name."""
+        return (arrays[EXAMPLE_WEIGHT.name] * self.objective.losses(embeddings, arrays)).sum()
 
     def trainable_tensors(self) -> list[Tensor]:
         """The extractor's tensors that learn, in the signature's order."""

@@ -195,7 +195,9 @@ class _Stepper:
         envelope = Envelope(0, 0)
         signature = self._backend.signature
         expected = Expected(
-            signature.dense_shapes, {table: len(ids) for table, ids in self._ids.items()}, signature.table_dims
+            signature.dense_shapes,
+            {table: len(ids) for table, ids in self._ids.items()},
+            signature.table_dims,
         )
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "slice.safetensors"

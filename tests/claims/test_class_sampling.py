@@ -7,8 +7,8 @@ import pytest
 from helpers.tiny_federation import TinyFederation
 from hypothesis import given
 from hypothesis import strategies as st
-
 from ondevice.client.class_sampling import draw_negatives, logit_adjustment, sample_classes
+
 from ondevice.client.client import Client
 from ondevice.contract import safetensors_file
 from ondevice.contract.portable_random import PortableRandom

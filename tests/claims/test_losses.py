@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 import torch
-
 from ondevice.client.class_sampling import logit_adjustment, sample_classes
+
 from ondevice.contract.safetensors_file import Array
 from ondevice.contract.vocabulary import EXCLUDED, FloatArray, IntArray, LogitKind, Method, RoundPlan
 from ondevice.model.objectives.sampled_softmax import class_logits, sampled_softmax_loss

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from helpers.tiny_federation import TinyFederation
+from ondevice.client.class_sampling import logit_adjustment, sample_classes
 
 from ondevice.backends.eager import EagerBackend
-from ondevice.client.class_sampling import logit_adjustment, sample_classes
 from ondevice.client.local_training import epoch_batches, normalize_images, train_locally
 from ondevice.contract.vocabulary import ClientUpdate, LocalTraining, RoundPlan, StepSpec
 from ondevice.model.extractors import build_extractor

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ondevice.backends.padding import check_step, pad_batch, pad_columns
 
 from ondevice.backends import Batch
 from ondevice.backends.eager import EagerBackend, initial_parameters
-from ondevice.backends.padding import check_step, pad_batch, pad_columns
 from ondevice.contract.vocabulary import FloatArray, StepSpec
 
 SPEC = StepSpec("three_convolutions", embedding_dim=8, image_shape=(1, 16, 16))

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from server_sim.server.column_table import ColumnTable
 
 from ondevice.contract.vocabulary import ClientUpdate, Columns, FloatArray
 from server_sim.server.aggregation import Aggregator, Denominator
 from server_sim.server.client_selection import select_clients
-from server_sim.server.column_table import ColumnTable
 from server_sim.server.optimizers import FedAdam, FedAvg, FedAvgM, ServerOptimizer
 
 NUM_CLASSES, DIM = 30, 4

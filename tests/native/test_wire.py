@@ -23,8 +23,8 @@ from helpers.golden_messages import (
     rounded,
 )
 from helpers.native_programs import sanitized_program
-
 from ondevice.client.class_sampling import logit_adjustment, sample_classes
+
 from ondevice.contract.portable_random import PortableRandom, Purpose
 from ondevice.contract.vocabulary import Method, RoundPlan
 from ondevice.contract.wire import Precision, WireError, slice_from_bytes

@@ -1,7 +1,7 @@
 """The losses by name: each says which tables, side arrays and labels it takes, and what an example loses.
 
-Adding one is a file here and a line in `OBJECTIVES`.  It must treat every example by itself, or micro-batches would no longer
-be exact; and be written in operators that the lowerings know.
+Adding one is a file here and a line in `OBJECTIVES`.  It must treat every example by itself, or micro-batches would no
+longer be exact; and be written in operators that the lowerings know.
 """
 
 from __future__ import annotations

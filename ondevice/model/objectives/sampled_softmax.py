@@ -49,9 +49,19 @@ def class_logits(features: Tensor, columns: Tensor, kind: LogitKind) -> Tensor:
     return COSINE_SCALE * (unit_rows(features) @ unit_rows(columns).t())
 
 
+SMALLEST_SQUARE = 1e-6
+"""Of a row's length: one shorter than 0.001 is divided by 0.001 instead of by its length."""
+
+
 def unit_rows(matrix: Tensor) -> Tensor:
-    """Every row at length 1; a zero row stays zero instead of dividing by zero."""
-    return matrix * torch.rsqrt((matrix * matrix).sum(1, keepdim=True) + 1e-12)
+    """Every row at length 1; those that are all but zero stay short.
+
+    The gradient of a unit row goes with 1 / length, without bound: a zero row would be thrown a million steps away.  Below
+    the smallest length it is that of a constant factor, at most 1,000; ordinary rows, of length 0.1 and more, are what they
+    were to the last digit.  max(s, ε) = s + relu(ε − s), in operators that every lowering has.
+    """
+    squares = (matrix * matrix).sum(1, keepdim=True)
+    return matrix * torch.rsqrt(squares + torch.relu(squares * -1.0 + SMALLEST_SQUARE))
 
 
 def sampled_softmax_losses(logits: Tensor, adjust: Tensor, labels: Tensor) -> Tensor:
