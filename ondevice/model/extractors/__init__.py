@@ -1,4 +1,4 @@
-"""φ: the feature extractors by name.  An extractor is an nn.Module, raw features -> embeddings; its last layer is `embedding`.
+"""φ: the feature extractors by name.  An extractor is an nn.Module, raw features -> embeddings; it ends in `embedding`.
 
 Adding one is a module file here and a line in `ARCHITECTURES`.  It must treat every example by itself (no BatchNorm), or
 micro-batches would no longer be exact.
