@@ -9,6 +9,7 @@ namespace {
 
 constexpr const char* kAgain = "; push the artifact again, or export it again";
 constexpr int64_t kMaxElements = INT32_MAX;  // of one array of a step: the runtime's sizes are of 32 bits
+constexpr int kVersion = 2;
 
 bool fits(const Dimensions& shape) {
   int64_t count = 1;
@@ -17,38 +18,49 @@ bool fits(const Dimensions& shape) {
   return true;
 }
 
+void check_version(const Json& manifest, const std::string& path) {
+  if (!manifest.is_object() || !manifest.contains("format") || manifest["format"] != "fedss-artifact")
+    throw BadFile(path + " does not describe a fedss-artifact; make one with `fedss export`");
+  if (!manifest.contains("version") || !is_count(manifest["version"]))
+    throw BadFile(path + " is damaged: its format version is not a whole number; export it again");
+  const int64_t version = manifest["version"];
+  if (version < kVersion)
+    throw BadFile(path + " has format version " + std::to_string(version) + "; this client reads version " +
+                  std::to_string(kVersion) + ": export it again");
+  if (version > kVersion)
+    throw BadFile(path + " has format version " + std::to_string(version) + "; this client reads version " +
+                  std::to_string(kVersion) + " and is older: push a new bundle");
+}
+
 }  // namespace
 
 Artifact::Artifact(const std::string& directory) : directory_(directory) {
   const std::string path = directory + "/manifest.json";
   const MappedFile file(path);
   const Json manifest = parse_json({reinterpret_cast<const char*>(file.bytes().data), file.bytes().size}, path);
-  if (!manifest.is_object() || !manifest.contains("format") || manifest["format"] != "fedss-artifact")
-    throw BadFile(path + " does not describe a fedss-artifact; make one with `fedss export`");
-  if (!manifest.contains("version") || manifest["version"] != 1)
-    throw BadFile(path + " has another format version than 1, which this client reads: push a new bundle, or export again");
+  check_version(manifest, path);
   try {
-    const Json& spec = manifest.at("spec");
-    micro_batch = count_at(manifest, "micro_batch");
-    max_width = count_at(manifest, "max_width");
-    image_shape = counts_at(spec, "image_shape");
-    column_dim = count_at(spec, "embedding_dim");
-    if (column_dim <= kMaxElements) column_dim += spec.at("logits") == "dot";  // a bias is a column's last entry
-    for (const Json& parameter : manifest.at("parameters"))
-      if (parameter.at("trainable").get<bool>())
-        trainable.push_back({parameter.at("name"), counts_at(parameter, "shape")});
-    for (const auto& [name, entry] : manifest.at("files").items())
-      files_[name] = {count_at(entry, "size"), entry.at("sha256")};
+    read_manifest(manifest);
   } catch (const Json::exception& error) {
     throw BadFile(path + " is damaged (" + error.what() + "); export it again");
   } catch (const BadFile& error) {
     throw BadFile(path + " is damaged: " + error.what() + "; export it again");
   }
-  bool sensible = image_shape.size() == 3 && fits({max_width, column_dim});
-  sensible = sensible && fits({micro_batch, image_shape[0], image_shape[1], image_shape[2]});
-  for (const Parameter& parameter : trainable) sensible = sensible && fits(parameter.shape);
-  if (!sensible)
-    throw BadFile(path + " is damaged: a size in it is 0, or too large for this client; export it again");
+}
+
+void Artifact::read_manifest(const Json& manifest) {
+  signature = signature_from_document(manifest.at("signature"));
+  const Json& most = manifest.at("bounds");
+  if (!most.is_object()) throw BadFile("bounds are not an object");
+  for (const auto& [symbol, bound] : most.items()) bounds[symbol] = count_at(most, symbol.c_str());
+  if (!bounds.count(kExamples)) throw BadFile("bounds have no " + kExamples);
+  for (const ArraySpec& spec : signature.inputs()) {
+    for (const Size& size : spec.shape)
+      if (!size.symbol.empty() && !bounds.count(size.symbol)) throw BadFile("bounds have no " + size.symbol);
+    if (!fits(spec.sizes(bounds)))
+      throw BadFile(spec.name + " " + describe(spec.sizes(bounds)) + " has a size that is 0, or too large for this client");
+  }
+  for (const auto& [name, entry] : manifest.at("files").items()) files_[name] = {count_at(entry, "size"), entry.at("sha256")};
 }
 
 std::string Artifact::path(const std::string& name) const {
@@ -66,18 +78,19 @@ std::string Artifact::path(const std::string& name) const {
   return path;
 }
 
-Arrays Artifact::weights(const std::string& path, int64_t width) const {
+Arrays Artifact::weights(const std::string& path, const Bounds& values) const {
   const MappedFile file(path);
   const TensorFile found_there = read_tensors(file.bytes());
   Arrays arrays;
-  for (const Parameter& parameter : trainable) {
-    const auto found = found_there.tensors.find(parameter.name);
-    if (found == found_there.tensors.end() || found->second.dtype != Dtype::F32 || found->second.shape != parameter.shape)
-      throw BadFile(path + " has no " + parameter.name + " F32 " + describe(parameter.shape) + kAgain);
-    arrays.emplace_back(element_count(parameter.shape));
+  for (const ArraySpec& spec : signature.trained()) {
+    const Dimensions shape = spec.sizes(values);
+    arrays.emplace_back(element_count(shape));
+    if (spec.role == Role::table) continue;
+    const auto found = found_there.tensors.find(spec.name);
+    if (found == found_there.tensors.end() || found->second.dtype != Dtype::F32 || found->second.shape != shape)
+      throw BadFile(path + " has no " + spec.name + " F32 " + describe(shape) + kAgain);
     found->second.floats(arrays.back().data());
   }
-  arrays.emplace_back(width * column_dim);
   return arrays;
 }
 

@@ -6,8 +6,8 @@
 
 #include <map>
 #include <string>
-#include <vector>
 
+#include "step_signature.h"
 #include "wire.h"
 
 namespace fedss {
@@ -16,20 +16,24 @@ class Artifact {
  public:
   explicit Artifact(const std::string& directory);
 
-  int64_t micro_batch, max_width, column_dim;
-  Dimensions image_shape;            // C, H, W
-  std::vector<Parameter> trainable;  // in contract order
+  StepSignature signature;
+  Bounds bounds;  // of every symbol in the signature
+
+  // Examples of one step.
+  int64_t micro_batch() const { return bounds.at(kExamples); }
 
   // Where a file lies, once it is known to be the one that was exported; BadFile says what to do.
   std::string path(const std::string& name) const;
   bool has(const std::string& name) const { return files_.count(name) > 0; }
 
-  // The trainable tensors that it was exported with, and room for the columns of `width` classes.
-  Arrays initial(int64_t width) const { return weights(path("initial.safetensors"), width); }
+  // The dense parameters that it was exported with, and room for the rows that `values` gives every table.
+  Arrays initial(const Bounds& values) const { return weights(path("initial.safetensors"), values); }
   // The same from any file of that layout, which is not checked.
-  Arrays weights(const std::string& path, int64_t width) const;
+  Arrays weights(const std::string& path, const Bounds& values) const;
 
  private:
+  void read_manifest(const Json&);
+
   struct FileEntry {
     int64_t size;
     std::string sha256;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 
 #include "failure.h"
 #include "local_training.h"
@@ -13,17 +14,34 @@
 namespace fedss {
 namespace {
 
-// The top bits of a multiplicative hash: about uniform in 0..1, exact in float32.
-float made_up(uint32_t index) { return static_cast<float>((index * 2654435761u) >> 8) * 0x1p-24f; }
+uint32_t hash(uint32_t index) { return index * 2654435761u; }
 
-void fill(MicroBatch& out, const BenchJob& job, int64_t first, int64_t pixels) {
-  std::fill(out.images.begin(), out.images.end(), 0.0f);
-  std::fill(out.example_weight.begin(), out.example_weight.end(), 0.0f);
-  for (int64_t i = 0; i < job.micro_batch && first + i < job.batch; i++) {
-    for (int64_t j = 0; j < pixels; j++)
-      out.images[i * pixels + j] = 2 * made_up(static_cast<uint32_t>((first + i) * pixels + j)) - 1;
-    out.labels[i] = (first + i) % job.width;
-    out.example_weight[i] = static_cast<float>(1 / static_cast<double>(job.batch));
+// The top bits of a multiplicative hash: about uniform in 0..1, exact in float32.
+float made_up(uint32_t index) { return static_cast<float>(hash(index) >> 8) * 0x1p-24f; }
+
+template <class Number>
+void put(uint8_t* at, Number number) {
+  std::memcpy(at, &number, sizeof number);
+}
+
+// One element of an example, of which `index` is the number among all elements of all examples.
+void put_element(uint8_t* at, const ArraySpec& spec, int64_t example, int64_t index, const BenchJob& job) {
+  const uint32_t number = static_cast<uint32_t>(index);
+  if (spec.role == Role::example_weight) return put(at, static_cast<float>(1 / static_cast<double>(job.batch)));
+  if (spec.role == Role::label) return put(at, example % job.width);
+  if (spec.dtype == Dtype::F32) return put(at, 2 * made_up(number) - 1);
+  if (spec.dtype == Dtype::U8) return put(at, static_cast<uint8_t>(hash(number) >> 24));
+  put(at, spec.positions_in ? index % job.width : int64_t{0});  // 0 is a value that every vocabulary has
+}
+
+void fill(MicroBatch& out, const BenchJob& job, int64_t first) {
+  const int64_t count = std::min(job.micro_batch, job.batch - first);
+  for (NamedArray& array : out) {
+    const size_t size = byte_size(array.spec.dtype), elements = array.entry_bytes / size;
+    for (int64_t i = 0; i < count; i++)
+      for (size_t j = 0; j < elements; j++)
+        put_element(array.entry(i) + j * size, array.spec, first + i, static_cast<int64_t>((first + i) * elements + j), job);
+    array.pad_from(count);
   }
 }
 
@@ -40,30 +58,41 @@ void say(const Json& line) {
 }  // namespace
 
 void bench(const Artifact& artifact, const BenchJob& job) {
-  expect_at_most("--width", job.width, artifact.max_width);
-  expect_at_most("--micro-batch", job.micro_batch, artifact.micro_batch);
+  Bounds values{{kExamples, artifact.micro_batch()}};
+  for (const ArraySpec& table : artifact.signature.tables()) {
+    expect_at_most("--width", job.width, artifact.bounds.at(rows_of(table.name)));
+    values[rows_of(table.name)] = job.width;
+  }
+  expect_at_most("--micro-batch", job.micro_batch, artifact.micro_batch());
   double started = wall_ms();
   const auto opened = open_step(artifact, job.runtime, job.threads);
   TrainingStep& step = *opened;
   const std::string initial = artifact.path("initial.safetensors");
   const double load_ms = wall_ms() - started;
   started = wall_ms();
-  Arrays weights = artifact.weights(initial, job.width);
+  Arrays weights = artifact.weights(initial, values);
   const double swap_ms = wall_ms() - started;
-  for (size_t i = 0; i < weights.back().size(); i++) weights.back()[i] = made_up(static_cast<uint32_t>(i)) - 0.5f;
+  const std::vector<ArraySpec> trained = artifact.signature.trained();
+  for (size_t i = 0; i < trained.size(); i++)
+    for (size_t j = 0; trained[i].role == Role::table && j < weights[i].size(); j++)
+      weights[i][j] = made_up(static_cast<uint32_t>(j)) - 0.5f;
   say({{"event", "ready"}, {"runtime", job.runtime}, {"instruction_set", fedss_instruction_set()}, {"load_ms", load_ms},
        {"swap_ms", swap_ms}, {"planned_bytes", step.planned_bytes()}, {"width", job.width}, {"batch", job.batch},
        {"micro_batch", job.micro_batch}, {"threads", job.threads}});
-  const std::vector<float> adjust(job.width);
+  const std::vector<float> side(job.width);
   LocalSgd gradients({}, step);
   MicroBatch batch = step.empty_batch();
+  StepArrays arrays;
+  add_weights(arrays, artifact.signature, weights, values);
+  for (const ArraySpec& spec : artifact.signature.of_role({Role::side})) arrays[spec.name] = {Dtype::F32, {job.width}, side.data()};
+  add_batch(arrays, batch);
   for (int64_t i = 0; i < job.warmup + job.steps; i++) {
     const double wall = wall_ms(), cpu = cpu_ms();
     double loss = 0;
     gradients.discard();
     for (int64_t first = 0; first < job.batch; first += job.micro_batch) {
-      fill(batch, job, first, element_count(artifact.image_shape));
-      loss += step.run(weights, adjust, batch, gradients.next_gradients());
+      fill(batch, job, first);
+      loss += step.run(arrays, gradients.next_gradients());
       gradients.accumulate();
     }
     say({{"event", "step"}, {"step", i}, {"warmup", i < job.warmup}, {"wall_ms", wall_ms() - wall}, {"cpu_ms", cpu_ms() - cpu},

@@ -1,6 +1,6 @@
 """Compiles the native client, `fedss-client`, and links it with the kernels and the ExecuTorch runtime of a wheel.
 
-Two groups of sources: those of messages, sampling and files need nothing but a C++ compiler and nlohmann's JSON header, and
+Two groups of sources: those of messages, sampling, batches and files need nothing but a C++ compiler and nlohmann's JSON header, and
 are what the tests compile with the sanitizers; the others run the training step.
 """
 
@@ -26,17 +26,29 @@ PROGRAM = "fedss-client"
 PORTABLE_SOURCES = (
     "files.cpp",
     "strict_json.cpp",
+    "exact_fields.cpp",
+    "choice.cpp",
     "safetensors.cpp",
     "wire.cpp",
     "portable_random.cpp",
-    "class_sampling.cpp",
+    "samplers/sampling.cpp",
+    "samplers/uniform_negatives.cpp",
+    "samplers/positives.cpp",
+    "samplers/all_rows.cpp",
+    "weightings/uniform.cpp",
+    "transforms/precision.cpp",
+    "transforms/clip.cpp",
+    "step_signature.cpp",
     "device_files.cpp",
-)
-STEP_SOURCES = (
+    "micro_batch.cpp",
     "sha256.cpp",
     "artifact.cpp",
+)
+STEP_SOURCES = (
     "training_step.cpp",
     "local_training.cpp",
+    "client.cpp",
+    "replay.cpp",
     "golden_check.cpp",
     "measurement.cpp",
     "bench.cpp",
@@ -65,7 +77,7 @@ def build_client(target: Target, executorch: Path, folder: Path) -> Path:
     commands = []
     for name in (*PORTABLE_SOURCES, *STEP_SOURCES, *RUNTIME_SOURCES):
         flags = [*RUNTIME_FLAGS, *headers] if name in RUNTIME_SOURCES else FLAGS
-        objects.append(folder / f"client-{name}.o")
+        objects.append(folder / f"client-{object_name(name)}")
         commands.append([*flags, "-c", str(CLIENT_FOLDER / name), "-o", str(objects[-1])])
     on_all_cores(lambda arguments: compile_client(target.compiler, arguments), commands)
     program = folder / PROGRAM
@@ -80,6 +92,11 @@ def build_client(target: Target, executorch: Path, folder: Path) -> Path:
         ],
     )
     return program
+
+
+def object_name(source: str) -> str:
+    """Files of one name may lie in two folders."""
+    return f"{source.replace('/', '-')}.o"
 
 
 def compile_client(compiler: str, arguments: Sequence[str]) -> None:

@@ -1,33 +1,30 @@
-// What lies on a device beside the artifact: the round's plan, the client's examples and its private seed.  The formats are
+// What lies on a device beside the artifact and the plan: the client's examples and its private seed.  The formats are
 // described, and written, in ondevice/client/device_files.py.
 #pragma once
 
-#include <memory>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "files.h"
-#include "round_plan.h"
+#include "safetensors.h"
 
 namespace fedss {
 
-// Labelled images, the pixels left where they lie in the file: uint8 [N, C, H, W].
+// Labelled examples: `feature/NAME` U8, I64 or F32 [N, ...], left where they lie in the file, and `labels` I64 [N].
 class ExampleSet {
  public:
   explicit ExampleSet(const std::string& path);
 
   const std::vector<int64_t>& labels() const { return labels_; }
-  const Dimensions& image_shape() const { return image_shape_; }  // C, H, W
-  const uint8_t* image(int64_t index) const { return pixels_ + index * element_count(image_shape_); }
+  const std::map<std::string, TensorView>& features() const { return features_; }  // by NAME
 
  private:
   MappedFile file_;
   std::vector<int64_t> labels_;
-  Dimensions image_shape_;
-  const uint8_t* pixels_;
+  std::map<std::string, TensorView> features_;
 };
 
-RoundPlan read_plan(const std::string& path);
 uint64_t read_seed(const std::string& path);
 
 }  // namespace fedss

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "failure.h"
 
@@ -20,16 +21,27 @@ class GoldenFile {
     if (found == file_.tensors.end() || found->second.dtype != dtype) fail(name);
     return found->second;
   }
-  std::vector<float> floats(const std::string& name, int64_t count) const {
+  // The input that a spec describes, as many examples and rows as there are in the file.
+  NamedArray input(const ArraySpec& spec) const {
+    const std::string name = "input/" + spec.name;
+    const TensorView& view = tensor(name, spec.dtype);
+    if (view.shape.size() != spec.shape.size()) fail(name);
+    NamedArray array(spec, view.shape);
+    if (view.bytes.size) std::memcpy(array.entry(0), view.bytes.data, view.bytes.size);
+    return array;
+  }
+  std::vector<float> floats(const std::string& name, const Dimensions& shape) const {
     const TensorView& view = tensor(name, Dtype::F32);
-    if (element_count(view.shape) != count) fail(name);
-    std::vector<float> values(count);
+    if (view.shape != shape) fail(name);
+    std::vector<float> values(element_count(shape));
     view.floats(values.data());
+    if (!std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); })) fail(name);
     return values;
   }
   [[noreturn]] void fail(const std::string& name) const {
     throw BadFile(path_ + ": " + name + " is missing, or not what the manifest makes it; export it again");
   }
+  const std::string& path() const { return path_; }
 
  private:
   const std::string path_;
@@ -60,35 +72,48 @@ void compare(
   so_far.worst_relative_error = relative;
 }
 
+// The golden step's inputs with the examples that are missing to a micro-batch; `values` become what the symbols stand for.
+std::vector<NamedArray> padded_inputs(const GoldenFile& golden, const Artifact& artifact, Bounds& values) {
+  std::vector<NamedArray> given, padded;
+  StepArrays arrays;
+  for (const ArraySpec& spec : artifact.signature.inputs())
+    if (spec.role != Role::dense) given.push_back(golden.input(spec));
+  for (const NamedArray& array : given) arrays[array.spec.name] = array.view();
+  for (const ArraySpec& spec : artifact.signature.of_role({Role::dense})) arrays[spec.name] = {Dtype::F32, spec.sizes({}), nullptr};
+  try {
+    values = check_arrays(artifact.signature, arrays, artifact.bounds);
+  } catch (const BadFile& error) {
+    throw BadFile(golden.path() + ": " + error.what() + "; export it again");
+  }
+  values[kExamples] = artifact.micro_batch();
+  for (NamedArray& array : given) {
+    padded.emplace_back(array.spec, array.spec.sizes(values));
+    std::memcpy(padded.back().entry(0), array.entry(0), array.shape[0] * array.entry_bytes);
+  }
+  return padded;
+}
+
 }  // namespace
 
 Comparison check_golden(const Artifact& artifact, TrainingStep& step, double slack) {
   const GoldenFile golden(artifact.path("golden.safetensors"));
-  const Dimensions& columns_shape = golden.tensor("columns", Dtype::F32).shape;
-  if (columns_shape.size() != 2 || columns_shape[1] != artifact.column_dim) golden.fail("columns");
-  const int64_t width = columns_shape[0];
-  Arrays weights = artifact.initial(width);
-  weights.back() = golden.floats("columns", width * artifact.column_dim);
-  const std::vector<int64_t> labels = golden.tensor("labels", Dtype::I64).integers();
-  const int64_t examples = static_cast<int64_t>(labels.size());
-  const auto out_of_range = [&](int64_t label) { return label < 0 || label >= width; };
-  if (examples > artifact.micro_batch || std::any_of(labels.begin(), labels.end(), out_of_range)) golden.fail("labels");
-  MicroBatch batch = step.empty_batch();
-  const auto fill = [](const auto& from, auto& to) { std::copy(from.begin(), from.end(), to.begin()); };
-  fill(golden.floats("images", examples * element_count(artifact.image_shape)), batch.images);
-  fill(labels, batch.labels);
-  fill(golden.floats("example_weight", examples), batch.example_weight);
+  Bounds values;
+  const std::vector<NamedArray> inputs = padded_inputs(golden, artifact, values);
+  const Arrays weights = artifact.initial(values);
+  StepArrays arrays;
+  add_weights(arrays, artifact.signature, weights, values);
+  for (const NamedArray& input : inputs) arrays[input.spec.name] = input.view();  // the tables among them
   Arrays gradients = step.gradient_room();
-  const float loss = step.run(weights, golden.floats("adjust", width), batch, gradients);
-  // The distances follow the gradients' order; the columns' is last but one, the loss's is last.
-  const std::vector<float> eager_distance = golden.floats("eager_distance", static_cast<int64_t>(gradients.size()) + 1);
+  const float loss = step.run(arrays, gradients);
+  const std::vector<ArraySpec> trained = artifact.signature.trained();
+  const int64_t outputs = static_cast<int64_t>(trained.size()) + 1;
+  const std::vector<float> eager_distance = golden.floats("eager_distance", {outputs});  // the loss's is last
   Comparison result;
-  for (size_t i = 0; i < gradients.size(); i++) {
-    const std::string name = i < artifact.trainable.size() ? artifact.trainable[i].name : "columns";
-    const std::vector<float> expected = golden.floats("gradient/" + name, static_cast<int64_t>(weights[i].size()));
-    compare(result, name, gradients[i].data(), expected, eager_distance[i], slack);
+  for (size_t i = 0; i < trained.size(); i++) {
+    const std::vector<float> expected = golden.floats("output/" + gradient_of(trained[i].name), trained[i].sizes(values));
+    compare(result, trained[i].name, gradients[i].data(), expected, eager_distance[i], slack);
   }
-  compare(result, "loss", &loss, golden.floats("loss", 1), eager_distance.back(), slack);
+  compare(result, "loss", &loss, golden.floats("output/loss", {1}), eager_distance.back(), slack);
   return result;
 }
 

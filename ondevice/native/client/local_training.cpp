@@ -8,29 +8,14 @@
 namespace fedss {
 namespace {
 
-// Pixels 0..255 -> about −1..1, in the same two float32 operations as in Python.
-void normalize_image(const uint8_t* pixels, int64_t count, float* out) {
-  for (int64_t i = 0; i < count; i++) out[i] = static_cast<float>(pixels[i]) * static_cast<float>(1 / 127.5) - 1.0f;
-}
-
-// Examples `batch[first]` and on, as many as a step takes, each weighing 1/B.
-void fill(
-    MicroBatch& out, const ExampleSet& examples, const ClassSample& sample, const std::vector<int64_t>& batch, size_t first) {
-  const int64_t pixels = element_count(examples.image_shape());
-  const float weight = static_cast<float>(1 / static_cast<double>(batch.size()));
-  for (size_t i = 0; i < out.labels.size(); i++) {
-    float* image = out.images.data() + i * pixels;
-    if (first + i >= batch.size()) {
-      std::fill(image, image + pixels, 0.0f);
-      out.labels[i] = 0;
-      out.example_weight[i] = 0;
-      continue;
-    }
-    const int64_t example = batch[first + i];
-    normalize_image(examples.image(example), pixels, image);
-    const auto position = std::lower_bound(sample.class_ids.begin(), sample.class_ids.end(), examples.labels()[example]);
-    out.labels[i] = position - sample.class_ids.begin();
-    out.example_weight[i] = weight;
+// What the sampler drew and the server sent, an entry per row.
+void add_sides(StepArrays& arrays, const StepSignature& signature, const Sides& drawn, const Sides& sent) {
+  for (const ArraySpec& spec : signature.of_role({Role::side})) {
+    const Sides& sides = drawn.count(spec.name) ? drawn : sent;
+    const auto found = sides.find(spec.name);
+    if (found == sides.end())
+      throw BadFile("neither the sampler nor the slice has the side array '" + spec.name + "', which the step takes");
+    arrays[spec.name] = {Dtype::F32, {static_cast<int64_t>(found->second.size())}, found->second.data()};
   }
 }
 
@@ -65,26 +50,34 @@ void LocalSgd::apply(Arrays& weights) {
 }
 
 double train_locally(
-    TrainingStep& step, const Artifact& artifact, const ExampleSet& examples, const ClassSample& sample, const RoundPlan& plan,
-    uint64_t private_seed, Arrays& weights) {
-  if (examples.image_shape() != artifact.image_shape)
-    throw BadFile("images are " + describe(examples.image_shape()) + "; the step takes " + describe(artifact.image_shape) +
-                  ": export for that size");
-  const LocalTraining& training = plan.local_training;
-  LocalSgd optimizer(training, step);
+    TrainingStep& step, const LocalTask& task, const RowSample& sample, const Sides& sides, Arrays& weights) {
+  const StepSignature& signature = step.signature();
+  const LocalTraining& training = task.plan.local_training;
+  const BatchGatherer gatherer(signature, task.examples, sample.ids);
   MicroBatch micro_batch = step.empty_batch();
-  const int64_t count = static_cast<int64_t>(examples.labels().size());
+  Bounds values{{kExamples, step.micro_batch()}};
+  for (const ArraySpec& table : signature.tables())
+    values[rows_of(table.name)] = static_cast<int64_t>(ids_of(sample.ids, table.name).size());
+  StepArrays arrays;
+  add_weights(arrays, signature, weights, values);
+  add_sides(arrays, signature, sample.sides, sides);
+  add_batch(arrays, micro_batch);
+  const WeightingView view{task.plan, task.examples.labels(), sides, task.private_seed};
+  LocalSgd optimizer(training, step);
+  const int64_t count = static_cast<int64_t>(task.positions.size());
   double total_loss = 0;
   for (int64_t epoch = 0; epoch < training.epochs; epoch++) {
     const uint64_t purpose = kFirstEpoch + static_cast<uint64_t>(epoch);
-    PortableRandom random(private_seed, static_cast<uint64_t>(plan.envelope.round_index), purpose);
+    PortableRandom random(task.private_seed, static_cast<uint64_t>(task.plan.round_index), purpose);
     const std::vector<int64_t> order = random.permutation(count);
     for (int64_t start = 0, size; start < count; start += size) {
       size = std::min(training.batch_size, count - start);
-      const std::vector<int64_t> batch(order.begin() + start, order.begin() + start + size);
-      for (size_t first = 0; first < batch.size(); first += micro_batch.labels.size()) {
-        fill(micro_batch, examples, sample, batch, first);
-        const float loss = step.run(weights, sample.adjust, micro_batch, optimizer.next_gradients());
+      std::vector<int64_t> batch;
+      for (int64_t i = start; i < start + size; i++) batch.push_back(task.positions[order[i]]);
+      const std::vector<float> example_weight = task.weighting.weights(view, batch);
+      for (size_t first = 0; first < batch.size(); first += step.micro_batch()) {
+        gatherer.fill(micro_batch, batch, example_weight, first);
+        const float loss = step.run(arrays, optimizer.next_gradients());
         optimizer.accumulate();
         total_loss += static_cast<double>(loss) * static_cast<double>(batch.size());
       }

@@ -4,11 +4,21 @@
 #include <cstdint>
 #include <vector>
 
-#include "class_sampling.h"
 #include "device_files.h"
 #include "training_step.h"
+#include "vocabulary.h"
+#include "weightings/weighting.h"
 
 namespace fedss {
+
+// What one client trains on in one round.
+struct LocalTask {
+  const RoundPlan& plan;
+  const ExampleSet& examples;
+  const std::vector<int64_t>& positions;  // of the examples that take part, as the weighting chose them
+  const Weighting& weighting;
+  uint64_t private_seed;
+};
 
 // SGD with optional weight decay and momentum; gradients of micro-batches add up until they are applied.
 class LocalSgd {
@@ -28,9 +38,7 @@ class LocalSgd {
   int accumulated_ = 0;
 };
 
-// Moves `weights`, the columns among them, and returns the mean loss over all examples and epochs.
-double train_locally(
-    TrainingStep&, const Artifact&, const ExampleSet&, const ClassSample&, const RoundPlan&, uint64_t private_seed,
-    Arrays& weights);
+// Moves `weights` and returns the mean loss over all examples and epochs.  `sides` are the slice's.
+double train_locally(TrainingStep&, const LocalTask&, const RowSample&, const Sides& sides, Arrays& weights);
 
 }  // namespace fedss

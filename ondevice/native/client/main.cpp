@@ -1,18 +1,17 @@
-// fedss-client: a whole client of the federation in one program, without Python and without torch.  The verbs `request` and
-// `train` are the two steps of ondevice/client/client.py; `check` and `bench` prove and measure the artifact on this device.
-#include <cmath>
+// fedss-client: a whole client of the federation in one program, without Python and without torch.  The verb `converse` holds
+// the conversation of a round; `check` and `bench` prove and measure the artifact on this device.
 #include <cstdio>
 #include <exception>
 #include <string>
 
 #include "arguments.h"
 #include "bench.h"
-#include "class_sampling.h"
+#include "client.h"
 #include "device_files.h"
 #include "failure.h"
 #include "golden_check.h"
-#include "local_training.h"
 #include "measurement.h"
+#include "replay.h"
 #include "runtime/program.h"
 #include "strict_json.h"
 
@@ -23,64 +22,47 @@ using namespace fedss;
 constexpr const char* kRuntime = "executorch";
 constexpr double kBaselineSlack = 3;  // of executorch-stock; see SLACK in ondevice/contract/golden_step.py
 constexpr const char* kUsage =
-    "usage: fedss-client request --data FILE --seed-file FILE --plan FILE --out FILE\n"
-    "       fedss-client train   --data FILE --seed-file FILE --plan FILE --slice FILE --artifact DIR --out FILE\n"
-    "       fedss-client check   --artifact DIR\n"
-    "       fedss-client bench   --artifact DIR --width N [--batch N] [--micro-batch N] [--steps N] [--warmup N]\n"
-    "train, check and bench also take [--threads N] [--runtime executorch|executorch-stock]\n";
+    "usage: fedss-client converse --data FILE --seed-file FILE --plan FILE --artifact DIR --answers FOLDER --out FILE\n"
+    "       fedss-client check    --artifact DIR\n"
+    "       fedss-client bench    --artifact DIR --width N [--batch N] [--micro-batch N] [--steps N] [--warmup N]\n"
+    "all of them also take [--threads N] [--runtime executorch|executorch-stock]\n";
 
 void say(const Json& line) { std::puts(line.dump().c_str()); }
 
-// Algorithm 1, lines 5-6: draw N_k, ask for the columns of S_k = P_k + N_k.
-void request(Arguments& arguments) {
-  const std::string data = arguments.text("--data"), seed = arguments.text("--seed-file");
-  const std::string plan_path = arguments.text("--plan"), out = arguments.text("--out");
-  arguments.expect_no_more();
-  const RoundPlan plan = read_plan(plan_path);
-  write_request(out, plan.envelope, sample_classes(ExampleSet(data).labels(), plan, read_seed(seed)).class_ids);
+std::pair<Envelope, RoundPlan> open_plan(const std::string& path) {
+  const MappedFile file(path);
+  try {
+    return read_plan(file.bytes());
+  } catch (const BadFile& error) {
+    throw BadFile(path + ": " + error.what());
+  }
 }
 
-// Lines 7-11: train the slice locally, answer with the difference.  S_k is drawn again, not remembered.
-void train(Arguments& arguments) {
+// The conversation of ondevice/client/client.py, replayed: a question that is not answered yet is written out, and so is the
+// update at its end.
+void converse(Arguments& arguments) {
   const std::string data = arguments.text("--data"), seed_path = arguments.text("--seed-file");
-  const std::string plan_path = arguments.text("--plan"), slice_path = arguments.text("--slice");
+  const std::string plan_path = arguments.text("--plan"), answers = arguments.text("--answers");
   const std::string directory = arguments.text("--artifact"), out = arguments.text("--out");
   const std::string runtime = arguments.text("--runtime", kRuntime);
   const int threads = static_cast<int>(arguments.number("--threads", 1, 1));
   arguments.expect_no_more();
   const double wall = wall_ms(), cpu = cpu_ms();
-  const RoundPlan plan = read_plan(plan_path);
+  const auto [envelope, plan] = open_plan(plan_path);
   const ExampleSet examples(data);
-  const uint64_t seed = read_seed(seed_path);
-  const ClassSample sample = sample_classes(examples.labels(), plan, seed);
-  const Artifact artifact(directory);
-  const Expected expected{plan.num_classes, artifact.column_dim, artifact.trainable};
-  const MappedFile message(slice_path);
-  SliceViews slice;
+  const Client client(examples, read_seed(seed_path), {directory, runtime, threads});
+  Replay replay(answers);
   try {
-    slice = read_slice(message.bytes(), plan.envelope, sample.class_ids, expected);
-  } catch (const BadFile& error) {
-    throw BadFile(slice_path + ": " + error.what());
+    const Client::Trained trained =
+        client.converse(envelope, plan, [&](const std::string& question) -> const MappedFile& { return replay.ask(question); }, out);
+    say({{"event", "trained"}, {"num_examples", trained.num_examples}, {"mean_loss", trained.mean_loss},
+         {"wall_ms", wall_ms() - wall}, {"cpu_ms", cpu_ms() - cpu}, {"peak_footprint_bytes", peak_footprint_bytes()}});
+  } catch (const Unanswered& open) {
+    WholeFile file(out);
+    file.write(open.question.data(), open.question.size());
+    file.publish();
+    say({{"event", "asks"}});
   }
-  Arrays weights;
-  for (const TensorView& tensor : slice) {
-    weights.emplace_back(element_count(tensor.shape));
-    tensor.floats(weights.back().data());
-  }
-  message.release_pages();  // not needed again until the differences are taken
-  double mean_loss;
-  {
-    const auto step = open_step(artifact, runtime, threads);
-    mean_loss = train_locally(*step, artifact, examples, sample, plan, seed, weights);
-  }
-  if (!std::isfinite(mean_loss))
-    throw CheckFailed("local training diverged: the mean loss is not finite; use a lower learning rate");
-  for (size_t i = 0; i < weights.size(); i++) slice[i].subtract_from(weights[i].data());
-  const int64_t count = static_cast<int64_t>(examples.labels().size());
-  write_update(
-      out, plan.envelope, sample.class_ids, expected, {std::move(weights), count, static_cast<float>(mean_loss)}, plan.precision);
-  say({{"event", "trained"}, {"num_examples", count}, {"num_classes", sample.class_ids.size()}, {"mean_loss", mean_loss},
-       {"wall_ms", wall_ms() - wall}, {"cpu_ms", cpu_ms() - cpu}, {"peak_footprint_bytes", peak_footprint_bytes()}});
 }
 
 void check(Arguments& arguments) {
@@ -105,7 +87,7 @@ void run_bench(Arguments& arguments) {
   BenchJob job;
   job.runtime = arguments.text("--runtime", kRuntime);
   job.width = arguments.number("--width", 1);
-  job.micro_batch = arguments.number("--micro-batch", 1, artifact.micro_batch);
+  job.micro_batch = arguments.number("--micro-batch", 1, artifact.micro_batch());
   job.batch = arguments.number("--batch", 1, job.micro_batch);
   job.steps = arguments.number("--steps", 1, 10);
   job.warmup = arguments.number("--warmup", 0, 1);
@@ -115,8 +97,7 @@ void run_bench(Arguments& arguments) {
 }
 
 void run(const std::string& verb, Arguments arguments) {
-  if (verb == "request") return request(arguments);
-  if (verb == "train") return train(arguments);
+  if (verb == "converse") return converse(arguments);
   if (verb == "check") return check(arguments);
   if (verb == "bench") return run_bench(arguments);
   throw UsageError("unknown verb '" + verb + "'");

@@ -74,6 +74,26 @@ float float_at(const TensorView& tensor, int64_t index) {
   return tensor.dtype == Dtype::F16 ? half_to_float(bits) : bfloat16_to_float(bits);
 }
 
+template <class Write>
+void write_chunks(const std::vector<OutTensor>& tensors, const Metadata& metadata, const Write& write) {
+  Json header;
+  for (const auto& [key, text] : metadata) header["__metadata__"][key] = text;
+  int64_t offset = 0;
+  for (const OutTensor& tensor : tensors) {
+    const int64_t end = offset + element_count(tensor.shape) * named(tensor.dtype).size;
+    header[tensor.name]["dtype"] = named(tensor.dtype).name;
+    header[tensor.name]["shape"] = tensor.shape;
+    header[tensor.name]["data_offsets"] = {offset, end};
+    offset = end;
+  }
+  std::string text = header.dump(-1, ' ', /*ensure_ascii=*/true);
+  text.append((8 - text.size() % 8) % 8, ' ');
+  const uint64_t header_size = text.size();
+  write(&header_size, sizeof header_size);
+  write(text.data(), text.size());
+  for (const OutTensor& tensor : tensors) write(tensor.data, element_count(tensor.shape) * named(tensor.dtype).size);
+}
+
 }  // namespace
 
 int64_t element_count(const Dimensions& shape) {
@@ -81,6 +101,8 @@ int64_t element_count(const Dimensions& shape) {
   for (const int64_t dimension : shape) count *= dimension;
   return count;
 }
+
+size_t byte_size(Dtype dtype) { return named(dtype).size; }
 
 std::string describe(const Dimensions& shape) {
   std::string text = "[";
@@ -146,24 +168,15 @@ TensorFile read_tensors(Bytes file) {
 }
 
 void write_tensors(const std::string& path, const std::vector<OutTensor>& tensors, const Metadata& metadata) {
-  Json header;
-  for (const auto& [key, text] : metadata) header["__metadata__"][key] = text;
-  int64_t offset = 0;
-  for (const OutTensor& tensor : tensors) {
-    const int64_t end = offset + element_count(tensor.shape) * named(tensor.dtype).size;
-    header[tensor.name]["dtype"] = named(tensor.dtype).name;
-    header[tensor.name]["shape"] = tensor.shape;
-    header[tensor.name]["data_offsets"] = {offset, end};
-    offset = end;
-  }
-  std::string text = header.dump(-1, ' ', /*ensure_ascii=*/true);
-  text.append((8 - text.size() % 8) % 8, ' ');
-  const uint64_t header_size = text.size();
   WholeFile file(path);
-  file.write(&header_size, sizeof header_size);
-  file.write(text.data(), text.size());
-  for (const OutTensor& tensor : tensors) file.write(tensor.data, element_count(tensor.shape) * named(tensor.dtype).size);
+  write_chunks(tensors, metadata, [&](const void* data, size_t size) { file.write(data, size); });
   file.publish();
+}
+
+std::string tensors_to_bytes(const std::vector<OutTensor>& tensors, const Metadata& metadata) {
+  std::string bytes;
+  write_chunks(tensors, metadata, [&](const void* data, size_t size) { bytes.append(static_cast<const char*>(data), size); });
+  return bytes;
 }
 
 }  // namespace fedss

@@ -17,6 +17,7 @@ enum class Dtype { F32, F16, BF16, I64, U8 };
 
 using Dimensions = std::vector<int64_t>;
 int64_t element_count(const Dimensions&);
+size_t byte_size(Dtype);  // of one element
 std::string describe(const Dimensions&);
 
 struct TensorView {
@@ -48,5 +49,6 @@ struct OutTensor {
 // The same bytes as Python writes for the same tensors and metadata, both in the given order.
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 void write_tensors(const std::string& path, const std::vector<OutTensor>&, const Metadata&);
+std::string tensors_to_bytes(const std::vector<OutTensor>&, const Metadata&);
 
 }  // namespace fedss

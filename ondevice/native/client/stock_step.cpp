@@ -1,5 +1,5 @@
 // Weights live inside the program, which hands out tensors that share their memory: a step writes the caller's weights there
-// first.  Its width is fixed, so columns and adjustments are padded (`ondevice.backends.padding`).
+// first.  Its number of rows is fixed, so tables and side arrays are padded (`padded` in ondevice/contract/step_signature.py).
 #include "stock_step.h"
 
 #include <executorch/extension/module/module.h>
@@ -21,17 +21,17 @@ using executorch::extension::Module;
 using executorch::extension::TensorPtr;
 using executorch::runtime::EValue;
 
-constexpr float kExcluded = -1e9f;
-
-TensorPtr tensor(const void* data, const Dimensions& shape, ScalarType type = ScalarType::Float) {
-  return from_blob(const_cast<void*>(data), std::vector<SizesType>(shape.begin(), shape.end()), type);
+TensorPtr tensor(const ArrayView& array) {
+  const ScalarType type = array.dtype == Dtype::F32 ? ScalarType::Float : array.dtype == Dtype::I64 ? ScalarType::Long : ScalarType::Byte;
+  return from_blob(const_cast<void*>(array.data), std::vector<SizesType>(array.shape.begin(), array.shape.end()), type);
 }
 
 class StockStep final : public TrainingStep {
  public:
   explicit StockStep(const Artifact& artifact)
       // Read into memory that can be written to, because the parameters are in it.
-      : TrainingStep(artifact), module_(artifact.path("stock_step.pte"), Module::LoadMode::File), adjust_(artifact.max_width) {
+      : TrainingStep(artifact), module_(artifact.path("stock_step.pte"), Module::LoadMode::File),
+        trained_(artifact.signature.trained()) {
     const std::vector<EValue> names = execute("__et_training_fqn_forward", {});
     const int64_t first_gradient = execute("__et_training_gradients_index_forward", {})[0].toInt();
     const int64_t first_parameter = execute("__et_training_parameters_index_forward", {})[0].toInt();
@@ -41,12 +41,15 @@ class StockStep final : public TrainingStep {
       const std::string prefix = "step.extractor.";
       position[name.rfind(prefix, 0) ? name : name.substr(prefix.size())] = i;
     }
-    const std::vector<EValue> outputs = forward(empty_batch());  // one run on zeros, to be handed the parameters
-    for (size_t i = 0; i <= artifact.trainable.size(); i++) {
-      const std::string name = i < artifact.trainable.size() ? artifact.trainable[i].name : "columns";
-      if (!position.count(name)) throw BadFile("stock_step.pte has no parameter " + name + "; export it again");
-      gradient_at_.push_back(first_gradient + position[name]);
-      parameters_.push_back(outputs.at(first_parameter + position[name]).toTensor().mutable_data_ptr<float>());
+    for (const ArraySpec& spec : signature().of_role({Role::side})) sides_.emplace_back(spec, spec.sizes(artifact.bounds));
+    const MicroBatch zeros = empty_batch();
+    StepArrays arrays;
+    add_batch(arrays, zeros);
+    const std::vector<EValue> outputs = forward(arrays);  // one run on zeros, to be handed the parameters
+    for (const ArraySpec& spec : trained_) {
+      if (!position.count(spec.name)) throw BadFile("stock_step.pte has no parameter " + spec.name + "; export it again");
+      gradient_at_.push_back(first_gradient + position[spec.name]);
+      parameters_.push_back(outputs.at(first_parameter + position[spec.name]).toTensor().mutable_data_ptr<float>());
     }
   }
 
@@ -59,12 +62,19 @@ class StockStep final : public TrainingStep {
   }
 
  protected:
-  float run_checked(
-      const Arrays& weights, const std::vector<float>& adjust, const MicroBatch& batch, Arrays& gradients) override {
-    std::fill(std::copy(adjust.begin(), adjust.end(), adjust_.begin()), adjust_.end(), kExcluded);
-    std::fill_n(parameters_.back(), artifact_.max_width * artifact_.column_dim, 0.0f);
-    for (size_t i = 0; i < weights.size(); i++) std::copy(weights[i].begin(), weights[i].end(), parameters_[i]);
-    const std::vector<EValue> outputs = forward(batch);
+  float run_checked(const StepArrays& arrays, Arrays& gradients) override {
+    for (size_t i = 0; i < trained_.size(); i++) {
+      const ArrayView& given = arrays.at(trained_[i].name);
+      const int64_t count = element_count(given.shape), room = element_count(trained_[i].sizes(artifact_.bounds));
+      std::copy_n(static_cast<const float*>(given.data), count, parameters_[i]);
+      std::fill_n(parameters_[i] + count, room - count, static_cast<float>(trained_[i].padding));
+    }
+    for (NamedArray& side : sides_) {
+      const ArrayView& given = arrays.at(side.spec.name);
+      std::memcpy(side.entry(0), given.data, given.shape[0] * side.entry_bytes);
+      side.pad_from(given.shape[0]);
+    }
+    const std::vector<EValue> outputs = forward(arrays);
     for (size_t i = 0; i < gradients.size(); i++) {
       const float* gradient = outputs.at(gradient_at_[i]).toTensor().const_data_ptr<float>();
       std::copy(gradient, gradient + gradients[i].size(), gradients[i].begin());
@@ -73,13 +83,13 @@ class StockStep final : public TrainingStep {
   }
 
  private:
-  std::vector<EValue> forward(const MicroBatch& batch) {
-    const int64_t size = artifact_.micro_batch;
-    const Dimensions& image = artifact_.image_shape;
-    return execute(
-        "forward",
-        {tensor(adjust_.data(), {artifact_.max_width}), tensor(batch.images.data(), {size, image[0], image[1], image[2]}),
-         tensor(batch.labels.data(), {size}, ScalarType::Long), tensor(batch.example_weight.data(), {size})});
+  // The signature's data without the tables, in its order; side arrays are those of `sides_`.
+  std::vector<EValue> forward(const StepArrays& arrays) {
+    std::vector<TensorPtr> inputs;
+    for (const NamedArray& side : sides_) inputs.push_back(tensor(side.view()));
+    for (const ArraySpec& spec : signature().of_role({Role::feature, Role::label, Role::example_weight}))
+      inputs.push_back(tensor(arrays.at(spec.name)));
+    return execute("forward", inputs);
   }
 
   std::vector<EValue> execute(const char* method, const std::vector<TensorPtr>& inputs) {
@@ -91,7 +101,8 @@ class StockStep final : public TrainingStep {
   }
 
   Module module_;
-  std::vector<float> adjust_;
+  const std::vector<ArraySpec> trained_;
+  std::vector<NamedArray> sides_;
   std::vector<size_t> gradient_at_;  // among the outputs, in the order of Arrays
   std::vector<float*> parameters_;
 };

@@ -9,8 +9,9 @@
 namespace fedss {
 namespace {
 
-fedss_tensor tensor(const void* data, const Dimensions& shape, bool is_int64 = false) {
-  fedss_tensor result{const_cast<void*>(data), {}, static_cast<int32_t>(shape.size()), is_int64};
+fedss_tensor tensor(const void* data, const Dimensions& shape, Dtype dtype) {
+  const int32_t type = dtype == Dtype::F32 ? 0 : dtype == Dtype::I64 ? 1 : 2;
+  fedss_tensor result{const_cast<void*>(data), {}, static_cast<int32_t>(shape.size()), type};
   std::copy(shape.begin(), shape.end(), result.sizes);
   return result;
 }
@@ -18,10 +19,7 @@ fedss_tensor tensor(const void* data, const Dimensions& shape, bool is_int64 = f
 // Weights are inputs of the program, read where they lie.
 class FunctionalStep final : public TrainingStep {
  public:
-  explicit FunctionalStep(const Artifact& artifact) : TrainingStep(artifact) {
-    for (const Parameter& parameter : artifact.trainable)
-      if (parameter.shape.size() > 4)
-        throw BadFile(parameter.name + " is " + describe(parameter.shape) + "; the runtime takes at most 4 dimensions");
+  explicit FunctionalStep(const Artifact& artifact) : TrainingStep(artifact), trained_(artifact.signature.trained()) {
     const std::string path = artifact.path("step.pte");
     program_.reset(fedss_open(path.c_str(), /*profiled=*/false));
     if (!program_) throw BadFile(path + ": " + fedss_last_error() + "; export it again, with this version of ExecuTorch");
@@ -30,22 +28,15 @@ class FunctionalStep final : public TrainingStep {
   int64_t planned_bytes() override { return fedss_planned_memory(program_.get()); }
 
  protected:
-  float run_checked(
-      const Arrays& weights, const std::vector<float>& adjust, const MicroBatch& batch, Arrays& gradients) override {
+  float run_checked(const StepArrays& arrays, Arrays& gradients) override {
     float loss = 0;
-    std::vector<fedss_tensor> inputs, outputs{tensor(&loss, {})};
-    for (size_t i = 0; i < artifact_.trainable.size(); i++) {
-      inputs.push_back(tensor(weights[i].data(), artifact_.trainable[i].shape));
-      outputs.push_back(tensor(gradients[i].data(), artifact_.trainable[i].shape));
+    std::vector<fedss_tensor> inputs, outputs{tensor(&loss, {}, Dtype::F32)};
+    for (const ArraySpec& spec : signature().inputs()) {
+      const ArrayView& array = arrays.at(spec.name);
+      inputs.push_back(tensor(array.data, array.shape, array.dtype));
     }
-    const int64_t size = artifact_.micro_batch, width = static_cast<int64_t>(adjust.size());
-    const Dimensions& image = artifact_.image_shape;
-    inputs.push_back(tensor(weights.back().data(), {width, artifact_.column_dim}));
-    inputs.push_back(tensor(adjust.data(), {width}));
-    inputs.push_back(tensor(batch.images.data(), {size, image[0], image[1], image[2]}));
-    inputs.push_back(tensor(batch.labels.data(), {size}, /*is_int64=*/true));
-    inputs.push_back(tensor(batch.example_weight.data(), {size}));
-    outputs.push_back(tensor(gradients.back().data(), {artifact_.max_width, artifact_.column_dim}));
+    for (size_t i = 0; i < trained_.size(); i++)
+      outputs.push_back(tensor(gradients[i].data(), trained_[i].sizes(artifact_.bounds), Dtype::F32));
     if (!fedss_run(program_.get(), inputs.data(), inputs.size(), outputs.data(), outputs.size()))
       throw Failure(1, std::string("the training step failed: ") + fedss_last_error());
     return loss;
@@ -55,6 +46,7 @@ class FunctionalStep final : public TrainingStep {
   struct Close {
     void operator()(fedss_program* program) const { fedss_close(program); }
   };
+  const std::vector<ArraySpec> trained_;
   std::unique_ptr<fedss_program, Close> program_;
 };
 
@@ -68,23 +60,27 @@ std::unique_ptr<TrainingStep> open_step(const Artifact& artifact, const std::str
   throw UsageError("--runtime is '" + runtime + "'; this client has executorch and executorch-stock");
 }
 
-MicroBatch TrainingStep::empty_batch() const {
-  const size_t size = artifact_.micro_batch;
-  return {std::vector<float>(size * element_count(artifact_.image_shape)), std::vector<int64_t>(size), std::vector<float>(size)};
+void add_weights(StepArrays& arrays, const StepSignature& signature, const Arrays& weights, const Bounds& values) {
+  const std::vector<ArraySpec> trained = signature.trained();
+  for (size_t i = 0; i < trained.size(); i++)
+    arrays[trained[i].name] = {Dtype::F32, trained[i].sizes(values), weights[i].data()};
+}
+
+void add_batch(StepArrays& arrays, const MicroBatch& batch) {
+  for (const NamedArray& array : batch) arrays[array.spec.name] = array.view();
 }
 
 Arrays TrainingStep::gradient_room() const {
   Arrays arrays;
-  for (const Parameter& parameter : artifact_.trainable) arrays.emplace_back(element_count(parameter.shape));
-  arrays.emplace_back(artifact_.max_width * artifact_.column_dim);
+  for (const ArraySpec& spec : signature().trained()) arrays.emplace_back(element_count(spec.sizes(artifact_.bounds)));
   return arrays;
 }
 
-float TrainingStep::run(const Arrays& weights, const std::vector<float>& adjust, const MicroBatch& batch, Arrays& gradients) {
-  if (adjust.empty() || static_cast<int64_t>(adjust.size()) > artifact_.max_width)
-    throw BadFile(std::to_string(adjust.size()) + " columns; the step takes 1 to " + std::to_string(artifact_.max_width) +
-                  ": export with a --max-width of " + std::to_string(adjust.size()) + " or more");
-  return run_checked(weights, adjust, batch, gradients);
+float TrainingStep::run(const StepArrays& arrays, Arrays& gradients) {
+  const int64_t examples = check_arrays(signature(), arrays, artifact_.bounds).at(kExamples);
+  if (examples != micro_batch())
+    throw BadFile(std::to_string(examples) + " examples; the step takes " + std::to_string(micro_batch()) + ": pad the batch");
+  return run_checked(arrays, gradients);
 }
 
 }  // namespace fedss

@@ -1,4 +1,4 @@
-// The training step, open and ready: weights and a micro-batch in, the weighted loss and gradients out.
+// The training step, open and ready: named arrays in, the weighted loss and gradients out.
 #pragma once
 
 #include <memory>
@@ -6,35 +6,35 @@
 #include <vector>
 
 #include "artifact.h"
+#include "micro_batch.h"
 
 namespace fedss {
-
-// Up to `micro_batch` examples; what is left over is padding, which weighs nothing.
-struct MicroBatch {
-  std::vector<float> images;    // [micro_batch, C, H, W]
-  std::vector<int64_t> labels;  // positions among the columns
-  std::vector<float> example_weight;
-};
 
 class TrainingStep {
  public:
   virtual ~TrainingStep() = default;
 
-  MicroBatch empty_batch() const;
-  // Arrays for gradients: as the weights, but with room for the columns of the widest step.
+  const StepSignature& signature() const { return artifact_.signature; }
+  int64_t micro_batch() const { return artifact_.micro_batch(); }
+  MicroBatch empty_batch() const { return fedss::empty_batch(signature(), artifact_.bounds); }
+  // Arrays for gradients: as the weights, but with room for the most rows that a step takes.
   Arrays gradient_room() const;
-  // Reads the weights and writes the gradients where they are; returns the loss.
-  float run(const Arrays& weights, const std::vector<float>& adjust, const MicroBatch&, Arrays& gradients);
+  // The signature's inputs, all examples of a micro-batch; read where they lie.  Writes the gradients and returns the loss.
+  float run(const StepArrays&, Arrays& gradients);
 
   virtual int64_t planned_bytes() = 0;
 
  protected:
   explicit TrainingStep(const Artifact& artifact) : artifact_(artifact) {}
-  // `run` after the width was checked.
-  virtual float run_checked(const Arrays& weights, const std::vector<float>& adjust, const MicroBatch&, Arrays& gradients) = 0;
+  // `run` after the arrays were checked.
+  virtual float run_checked(const StepArrays&, Arrays& gradients) = 0;
 
   const Artifact& artifact_;
 };
+
+// What a step is given: views of the weights, with so many rows of every table, of side arrays and of a batch.
+void add_weights(StepArrays&, const StepSignature&, const Arrays& weights, const Bounds& values);
+void add_batch(StepArrays&, const MicroBatch&);
 
 // The names of `ondevice.backends.opening`: `executorch`, our step with our kernels (`step.pte`), or `executorch-stock`, the
 // baseline to compare with (`stock_step.pte`).

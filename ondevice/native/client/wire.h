@@ -1,17 +1,18 @@
-// The messages of a round, format version 1: the C++ twin of ondevice/contract/wire.py, which describes the format.  A device writes
-// requests and updates and reads slices, so that is all there is here.
+// The messages of a round, format version 2: the C++ twin of ondevice/contract/wire.py, which describes the format.  A device
+// reads plans and slices and writes requests and updates, so that is all there is here.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "safetensors.h"
+#include "vocabulary.h"
 
 namespace fedss {
 
-enum class Precision { fp32, fp16, bf16 };
-
+// Who a message is from or for, and in which round.
 struct Envelope {
   int64_t round_index, client_id;
 };
@@ -21,30 +22,50 @@ struct Parameter {
   Dimensions shape;
 };
 
-// What the reader of a model knows already.
+// What the reader of a slice knows already.
 struct Expected {
-  int64_t num_classes, column_dim;
-  std::vector<Parameter> extractor;  // the tensors that learn, in contract order
+  std::vector<Parameter> dense;
+  std::map<std::string, int64_t> table_sizes;               // table -> rows that it has on the server
+  std::vector<std::pair<std::string, int64_t>> table_dims;  // table -> entries of one row
+  std::vector<std::pair<std::string, std::string>> sides;   // side array -> the table whose rows it is about
 };
 
-// One float32 array for every tensor that learns, in contract order; the columns [m, column_dim] come last.
+// One float32 array for everything that is trained: dense parameters, then tables [rows, d], in the signature's order.
 using Arrays = std::vector<std::vector<float>>;
 
-// A slice as it lies in the message, checked; views, in the order of Arrays.
-using SliceViews = std::vector<TensorView>;
+// A slice, checked; its weights are views of the message, in the order of Arrays.
+struct SliceViews {
+  std::vector<TensorView> weights;
+  Sides sides;
+};
+
+// One tensor of an update, which transforms may narrow: `bits` takes the place of `values` then.
+struct Weight {
+  std::string name;  // in the message
+  Dtype dtype;
+  Dimensions shape;
+  std::vector<float> values;
+  std::vector<uint16_t> bits;
+};
+using Weights = std::vector<Weight>;
 
 struct Update {
-  Arrays deltas;  // client minus server
+  Weights weights;  // client minus server: tables, then dense parameters
   int64_t num_examples;
   float mean_loss;
 };
 
-void write_request(const std::string& path, Envelope, const std::vector<int64_t>& class_ids);
+// The plan, and the client and round that it is for.  Raises BadFile, as all readers here.
+std::pair<Envelope, RoundPlan> read_plan(Bytes message);
 
-// Raises BadFile for anything but the slice that answers the request for `class_ids`.
-SliceViews read_slice(Bytes message, Envelope, const std::vector<int64_t>& class_ids, const Expected&);
+std::string request_to_bytes(Envelope, const RowIds&);
 
-void write_update(
-    const std::string& path, Envelope, const std::vector<int64_t>& class_ids, const Expected&, const Update&, Precision);
+// Raises BadFile for anything but the slice that answers the request for `ids`.
+SliceViews read_slice(Bytes message, Envelope, const RowIds& ids, const Expected&);
+
+// The differences by their names in the message: what transforms work on.
+Weights weights_of(Arrays differences, const RowIds& ids, const Expected&);
+
+void write_update(const std::string& path, Envelope, const RowIds& ids, const Expected&, const Update&);
 
 }  // namespace fedss

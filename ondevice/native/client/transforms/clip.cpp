@@ -1,0 +1,41 @@
+// The C++ twin of ondevice/client/transforms/clip.py.
+#include <cmath>
+
+#include "transforms.h"
+
+namespace fedss {
+namespace {
+
+class Clip final : public Transform {
+ public:
+  explicit Clip(double norm) : norm_(norm) {}
+
+  void apply(Weights& weights) const override {
+    double squares = 0;
+    for (const Weight& weight : weights) {
+      if (weight.dtype != Dtype::F32)
+        throw BadFile(weight.name + " was narrowed before; expected clip to come before precision");
+      double of_tensor = 0;
+      for (const float value : weight.values) of_tensor += static_cast<double>(value) * value;
+      squares += of_tensor;
+    }
+    const double length = std::sqrt(squares);
+    if (length <= norm_) return;
+    const float scale = static_cast<float>(norm_ / length);
+    for (Weight& weight : weights)
+      for (float& value : weight.values) value *= scale;
+  }
+
+ private:
+  const double norm_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transform> make_clip(Fields& settings) {
+  const double norm = settings.number("norm");
+  if (norm == 0) settings.fail("norm is 0; expected a positive number");
+  return std::make_unique<Clip>(norm);
+}
+
+}  // namespace fedss

@@ -1,0 +1,31 @@
+// What is done to an update's weights before they are encoded: the C++ twin of ondevice/client/transforms/__init__.py.  Adding
+// one is a file here with the name of its Python twin, a line below and a line in the table.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "../choice.h"
+#include "../wire.h"
+
+namespace fedss {
+
+class Transform {
+ public:
+  virtual ~Transform() = default;
+  virtual void apply(Weights&) const = 0;  // in place: there is no room for two updates
+};
+
+std::unique_ptr<Transform> make_precision(Fields& settings);
+std::unique_ptr<Transform> make_clip(Fields& settings);
+
+inline const Registry<Transform> kTransforms{{"precision", make_precision}, {"clip", make_clip}};
+
+// Made before a client trains: a transform that this client lacks is not found out at the end.
+inline std::vector<std::unique_ptr<Transform>> chosen_transforms(const std::vector<Choice>& choices) {
+  std::vector<std::unique_ptr<Transform>> transforms;
+  for (const Choice& choice : choices) transforms.push_back(chosen(kTransforms, choice, "transform"));
+  return transforms;
+}
+
+}  // namespace fedss

@@ -1,0 +1,16 @@
+// The weightings that a plan can name: the C++ twin of ondevice/client/weightings/__init__.py.  Adding one is a file here with
+// the name of its Python twin, a line below and a line in the table.
+#pragma once
+
+#include <memory>
+
+#include "../choice.h"
+#include "weighting.h"
+
+namespace fedss {
+
+std::unique_ptr<Weighting> make_uniform(Fields& settings);
+
+inline const Registry<Weighting> kWeightings{{"uniform", make_uniform}};
+
+}  // namespace fedss
