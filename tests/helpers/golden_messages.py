@@ -1,35 +1,56 @@
 """The messages frozen in tests/golden: small enough to read with a hex viewer, read and written by Python and by C++.
 
-`python tests/golden_messages.py` writes them anew.  That is a change of the wire format: it needs a new version number.
+`python tests/helpers/golden_messages.py` writes them anew.  That is a change of the wire format: it needs a new version
+number.
 """
 
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import numpy as np
 
-from ondevice.contract.vocabulary import ClientUpdate, Columns, FloatArray, ModelSlice
+from ondevice.client.transforms import transformed
+from ondevice.contract.choice import Choice
+from ondevice.contract.vocabulary import (
+    ClientUpdate,
+    FloatArray,
+    LocalTraining,
+    ModelSlice,
+    RoundPlan,
+    Rows,
+)
 from ondevice.contract.wire import (
     Envelope,
     Expected,
-    Precision,
+    plan_to_bytes,
     request_to_bytes,
     slice_to_bytes,
     update_to_bytes,
+    weights_of,
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 EXPECTED_FILE = GOLDEN / "expected.json"
-PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16")
+PRECISIONS = ("fp32", "fp16", "bf16")
 
 ENVELOPE = Envelope(round_index=12, client_id=345)
-CLASS_IDS = np.array([0, 2, 3, 7, 19], np.int64)
+IDS = {"columns": np.array([0, 2, 3, 7, 19], np.int64), "tokens.é": np.array([1, 8], np.int64)}
 EXPECTED = Expected(
-    num_classes=20,
-    column_dim=3,
-    extractor_shapes={"stem.weight": (2, 1, 2, 2), "stem.bias": (2,), "é": (1,)},
+    dense={"stem.weight": (2, 1, 2, 2), "stem.bias": (2,), "é": (1,)},
+    table_sizes={"columns": 20, "tokens.é": 9},
+    table_dims={"columns": 3, "tokens.é": 2},
+    sides={"prior": "columns"},
+)
+PLAN = RoundPlan(
+    round_index=ENVELOPE.round_index,
+    table_sizes=EXPECTED.table_sizes,
+    sampler=Choice("uniform_negatives", {"num_negatives": 80, "exclude_positives": True}),
+    weighting=Choice("uniform"),
+    transforms=(Choice("clip", {"norm": 2.5}), Choice("precision", {"format": "bf16"})),
+    local_training=LocalTraining(epochs=2, batch_size=6, learning_rate=0.05, weight_decay=1e-3, momentum=0.9),
 )
 
 
@@ -42,14 +63,16 @@ def _values(shape: tuple[int, ...], first: int) -> FloatArray:
 
 
 def model_slice() -> ModelSlice:
-    columns = Columns(CLASS_IDS, _values((len(CLASS_IDS), EXPECTED.column_dim), 0))
-    extractor = {
-        name: _values(shape, 10 * i) for i, (name, shape) in enumerate(EXPECTED.extractor_shapes.items())
+    tables = {
+        table: Rows(IDS[table], _values((len(IDS[table]), dim), 5 * i))
+        for i, (table, dim) in enumerate(EXPECTED.table_dims.items())
     }
-    return ModelSlice(extractor, columns)
+    dense = {name: _values(shape, 10 * i) for i, (name, shape) in enumerate(EXPECTED.dense.items())}
+    sides = {side: _values((len(IDS[table]),), 3) for side, table in EXPECTED.sides.items()}
+    return ModelSlice(dense, tables, sides)
 
 
-def rounded(values: FloatArray, precision: Precision) -> FloatArray:
+def rounded(values: FloatArray, precision: str) -> FloatArray:
     """What is left of values that travelled: written out the slow way."""
     if precision == "fp16":
         return values.astype(np.float16).astype(np.float32)
@@ -60,29 +83,65 @@ def rounded(values: FloatArray, precision: Precision) -> FloatArray:
     return values
 
 
-def messages() -> dict[str, bytes]:
-    """By file name.  An update's differences are the weights of the slice of the same precision."""
-    files = {"request.safetensors": request_to_bytes(ENVELOPE, CLASS_IDS)}
-    for precision in PRECISIONS:
-        given = model_slice()
-        files[f"slice-{precision}.safetensors"] = slice_to_bytes(ENVELOPE, given, precision)
-        update = ClientUpdate(
-            {name: rounded(value, precision) for name, value in given.extractor.items()},
-            Columns(CLASS_IDS, rounded(given.columns.weights, precision)),
-            num_examples=11,
-            mean_loss=0.5,
-        )
-        files[f"update-{precision}.safetensors"] = update_to_bytes(ENVELOPE, update, precision)
-    expectation = {
+def update_of(given: ModelSlice, precision: str) -> ClientUpdate:
+    """Its differences are the weights of a slice that travelled with this precision."""
+    return ClientUpdate(
+        {name: rounded(value, precision) for name, value in given.dense.items()},
+        {table: Rows(rows.ids, rounded(rows.values, precision)) for table, rows in given.tables.items()},
+        num_examples=11,
+        mean_loss=0.5,
+    )
+
+
+def expectation(ids: dict[str, np.ndarray], expected: Expected) -> bytes:
+    """What the native programs are told of a slice: `ondevice/native/fuzz/case.h` reads it."""
+    document = {
         "round_index": ENVELOPE.round_index,
         "client_id": ENVELOPE.client_id,
-        "class_ids": CLASS_IDS.tolist(),
-        "num_classes": EXPECTED.num_classes,
-        "column_dim": EXPECTED.column_dim,
-        "extractor_shapes": EXPECTED.extractor_shapes,
+        "ids": {table: rows.tolist() for table, rows in ids.items()},
+        "dense": expected.dense,
+        "table_sizes": expected.table_sizes,
+        "table_dims": expected.table_dims,
+        "sides": expected.sides,
     }
-    files[EXPECTED_FILE.name] = (json.dumps(expectation, indent=1) + "\n").encode()
+    return (json.dumps(document, indent=1) + "\n").encode()
+
+
+def messages() -> dict[str, bytes]:
+    """By file name."""
+    files = {
+        "plan.safetensors": plan_to_bytes(ENVELOPE, PLAN),
+        "request.safetensors": request_to_bytes(ENVELOPE, IDS),
+        EXPECTED_FILE.name: expectation(IDS, EXPECTED),
+    }
+    for precision in PRECISIONS:
+        given = model_slice()
+        narrow = [Choice("precision", {"format": precision})]
+        files[f"slice-{precision}.safetensors"] = slice_to_bytes(
+            ENVELOPE, given, transformed(weights_of(given), narrow)
+        )
+        update = update_of(given, precision)
+        files[f"update-{precision}.safetensors"] = update_to_bytes(
+            ENVELOPE, update, transformed(weights_of(update), narrow)
+        )
     return files
+
+
+def mutated(message: bytes, source: random.Random) -> bytes:
+    """A few bytes changed, put in, taken out or cut off."""
+    data = bytearray(message)
+    for _ in range(source.choice([1, 1, 2, 5])):
+        at = source.randrange(len(data))
+        change = source.randrange(4)
+        if change == 0:
+            data[at] ^= 1 << source.randrange(8)
+        elif change == 1:
+            data[at] = source.choice(b'0123456789"{}[],:e.-x')
+        elif change == 2:
+            data[at : at + 1] = source.choice([b"", b"00", b"9" * 19, b"null", b'"a":1,'])
+        else:
+            del data[source.randrange(len(data)) + 1 :]
+    return bytes(data)
 
 
 if __name__ == "__main__":

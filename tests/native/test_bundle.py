@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 from helpers.arm_programs import CACHE, require_programs
-from helpers.device_case import DeviceCase, export_small, furthest, run
+from helpers.conversation_case import ConversationCase, export_small, furthest, run
 from typer.testing import CliRunner
 
 import fedss.commands.bundle
@@ -25,7 +25,6 @@ from android_harness.bundles.bundle import (
     open_bundle,
 )
 from android_harness.devices.qemu import QEMU_PROGRAMS, QemuDevice
-from ondevice.backends.opening import open_backend
 from ondevice.contract.artifact import Artifact
 
 pytestmark = pytest.mark.slow  # compiles the native client
@@ -50,7 +49,7 @@ def test_a_client_runs_in_a_root_that_has_nothing_else(
     runtime: BundleRuntime, artifact: Artifact, tmp_path: Path
 ) -> None:
     root = tmp_path / "root"
-    case = DeviceCase(tmp_path / "client", artifact)
+    case = ConversationCase(tmp_path / "client", artifact)
     bundle = copy_bundle(build_bundle(CACHE, "x86_64", runtime), root / "bundle")
     shutil.copytree(artifact.directory, root / "artifact")
     shutil.copytree(case.folder, root / "client")
@@ -61,9 +60,9 @@ def test_a_client_runs_in_a_root_that_has_nothing_else(
     check = run([*start, "check", "--artifact", "/artifact"])
     assert check.returncode == 0, check.stderr
     assert json.loads(check.stdout)["passed"]
-    request = run([*start, *case.request_options("/client")])
-    assert request.returncode == 0, request.stderr
-    assert (root / "client/request").read_bytes() == case.client.request(case.plan)
+    asks = run([*start, *case.options("/client", "/artifact", answers="none", out="request")])
+    assert asks.returncode == 0, asks.stderr
+    assert (root / "client/request").read_bytes() == case.request
     open_bundle(root / "bundle")  # unchanged: the client wrote nothing beside itself
 
 
@@ -77,24 +76,21 @@ def test_a_client_on_arm64_does_the_round_of_this_host(
     check = qemu.run([*start, "check", "--artifact", "artifact"], 300.0)
     assert check.exit_code == 0, check.stderr
     assert json.loads(check.stdout)["worst_relative_error"] < 1e-5
-    case = DeviceCase(tmp_path / "client", artifact)
+    case = ConversationCase(tmp_path / "client", artifact)
     qemu.push(case.folder, f"client-{runtime}")
-    for options in (
-        case.request_options(f"client-{runtime}"),
-        case.train_options(f"client-{runtime}", "artifact"),
-    ):
+    for answers, out in (("none", "request"), ("answers", "update")):
+        options = case.options(f"client-{runtime}", "artifact", answers, out)
         qemu.run([*start, *options], 300.0).expect_success(options[0])
     qemu.pull(f"client-{runtime}", tmp_path / "back")
-    assert (tmp_path / "back/request").read_bytes() == case.client.request(case.plan)
+    assert (tmp_path / "back/request").read_bytes() == case.request
     found = case.read_update((tmp_path / "back/update").read_bytes())
-    here = case.client.train(case.plan, case.slice_message, open_backend(artifact, runtime))
-    assert furthest(found, case.read_update(here)) < 1e-4
+    assert furthest(found, case.python_update(runtime)) < 1e-4
 
 
 def test_both_clients_bench_the_same_step_and_refuse_the_same_files(
     artifact: Artifact, tmp_path: Path
 ) -> None:
-    case = DeviceCase(tmp_path / "client", artifact)
+    case = ConversationCase(tmp_path / "client", artifact)
     losses = []
     for runtime in BUNDLE_RUNTIMES:
         bundle = build_bundle(CACHE, "x86_64", runtime)
@@ -105,8 +101,8 @@ def test_both_clients_bench_the_same_step_and_refuse_the_same_files(
         ready, *steps, _ = (json.loads(line) for line in done.stdout.splitlines())
         assert ready["runtime"] == runtime
         losses += [step["loss"] for step in steps]
-        (case.folder / "slice").write_bytes(case.slice_message[:-1])
-        refused = run([*start, *case.train_options(str(case.folder), str(artifact.directory))])
+        (case.folder / "answers/0").write_bytes(case.slice_message[:-1])
+        refused = run([*start, *case.options(str(case.folder), str(artifact.directory))])
         assert (refused.returncode, refused.stderr.count("\n")) == (3, 1)
         assert run([*start, "bench", "--artifact", str(artifact.directory)]).returncode == 2
     assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-5)

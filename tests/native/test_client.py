@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.arm_programs import CACHE
-from helpers.device_case import (
+from helpers.conversation_case import (
     NUM_CLASSES,
     PLAN,
-    DeviceCase,
+    ConversationCase,
     copy_with_wrong_golden_step,
     export_small,
     furthest,
@@ -24,11 +24,11 @@ from helpers.device_case import (
 )
 
 from android_harness.bundles.bundle import build_bundle
-from ondevice.backends.opening import open_backend
 from ondevice.contract import safetensors_file
 from ondevice.contract.artifact import GOLDEN, Artifact, open_artifact
-from ondevice.contract.vocabulary import LocalTraining, RoundPlan
-from ondevice.contract.wire import Precision
+from ondevice.contract.choice import Choice
+from ondevice.contract.vocabulary import COLUMNS, LocalTraining, RoundPlan
+from ondevice.contract.wire import Envelope, plan_to_bytes
 
 pytestmark = pytest.mark.slow  # compiles the native client
 
@@ -45,49 +45,71 @@ def client() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "plan",
+    "sampler",
     [
-        PLAN,
-        RoundPlan(0, NUM_CLASSES, 299),
-        RoundPlan(2**40, NUM_CLASSES, 7, "negatives_only"),
-        RoundPlan(1, NUM_CLASSES, 0, "positives_only"),
-        RoundPlan(1, NUM_CLASSES, 0, "full_softmax"),
+        PLAN.sampler,
+        Choice("uniform_negatives", {"num_negatives": 299}),
+        Choice("uniform_negatives", {"num_negatives": 7, "exclude_positives": True}),
+        Choice("positives"),
+        Choice("all_rows"),
     ],
-    ids=lambda plan: plan.method,
+    ids=lambda sampler: "-".join(map(str, sampler.to_document().values())),
 )
-def test_the_request_is_byte_for_byte_that_of_python(
-    plan: RoundPlan, client: list[str], artifact: Artifact, tmp_path: Path
+@pytest.mark.parametrize("round_index", [0, 1 << 40])
+def test_the_question_is_byte_for_byte_that_of_python(
+    sampler: Choice, round_index: int, client: list[str], artifact: Artifact, tmp_path: Path
 ) -> None:
-    case = DeviceCase(tmp_path / "client", artifact, plan)
-    done = run([*client, *case.request_options(str(case.folder))])
+    plan = RoundPlan(round_index, {COLUMNS: NUM_CLASSES}, sampler, Choice("uniform"))
+    case = ConversationCase(tmp_path / "client", artifact, plan)
+    (tmp_path / "client/none").mkdir()
+    # A client that only asks needs no artifact.
+    done = run([*client, *case.options(str(case.folder), "nowhere", answers="none", out="request")])
     assert (done.returncode, done.stderr) == (0, "")
-    assert (case.folder / "request").read_bytes() == case.client.request(plan)
+    assert json.loads(done.stdout) == {"event": "asks"}
+    assert (case.folder / "request").read_bytes() == case.request
 
 
 @pytest.mark.parametrize(
-    ("training", "precision"),
+    ("training", "transforms"),
     [
-        (PLAN.local_training, "fp32"),
-        (LocalTraining(batch_size=4, learning_rate=0.1), "fp32"),
-        (LocalTraining(epochs=1, batch_size=100, momentum=0.5), "fp16"),
-        (PLAN.local_training, "bf16"),
+        (PLAN.local_training, ()),
+        (LocalTraining(batch_size=4, learning_rate=0.1), ()),
+        (LocalTraining(epochs=1, batch_size=100, momentum=0.5), (Choice("precision", {"format": "fp16"}),)),
+        (PLAN.local_training, (Choice("clip", {"norm": 0.01}), Choice("precision", {"format": "bf16"}))),
     ],
 )
 def test_the_update_is_that_of_the_python_client_on_the_same_runtime(
-    training: LocalTraining, precision: Precision, client: list[str], artifact: Artifact, tmp_path: Path
+    training: LocalTraining,
+    transforms: tuple[Choice, ...],
+    client: list[str],
+    artifact: Artifact,
+    tmp_path: Path,
 ) -> None:
-    plan = dataclasses.replace(PLAN, local_training=training)
-    case = DeviceCase(tmp_path / "client", artifact, plan, precision)
-    done = run([*client, *case.train_options(str(case.folder), str(artifact.directory))])
+    plan = dataclasses.replace(PLAN, local_training=training, transforms=transforms)
+    case = ConversationCase(tmp_path / "client", artifact, plan)
+    done = run([*client, *case.options(str(case.folder), str(artifact.directory))])
     assert (done.returncode, done.stderr) == (0, "")
     found = case.read_update((case.folder / "update").read_bytes())
-    expected = case.read_update(
-        case.client.train(plan, case.slice_message, open_backend(artifact, "executorch"))
-    )
+    expected = case.python_update("executorch")
     assert found.num_examples == expected.num_examples
     assert found.mean_loss == pytest.approx(expected.mean_loss, rel=1e-6)
-    assert furthest(found, expected) < {"fp32": 1e-5, "fp16": 1e-3, "bf16": 1e-2}[precision]
-    assert json.loads(done.stdout)["peak_footprint_bytes"] > 1 << 20
+    assert furthest(found, expected) < {0: 1e-5, 1: 1e-3, 2: 1e-2}[len(transforms)]
+    answer = json.loads(done.stdout)
+    assert answer["event"] == "trained"
+    assert answer["peak_footprint_bytes"] > 1 << 20
+    assert min(answer["wall_ms"], answer["cpu_ms"]) > 0
+
+
+def test_a_replayed_conversation_gives_the_same_bytes(
+    client: list[str], artifact: Artifact, tmp_path: Path
+) -> None:
+    case = ConversationCase(tmp_path / "client", artifact)
+    updates = []
+    for _ in range(2):
+        done = run([*client, *case.options(str(case.folder), str(artifact.directory))])
+        assert done.returncode == 0, done.stderr
+        updates.append((case.folder / "update").read_bytes())
+    assert updates[0] == updates[1]
 
 
 @pytest.mark.parametrize("runtime", ["executorch", "executorch-stock"])
@@ -96,7 +118,7 @@ def test_the_golden_step_is_reproduced(runtime: str, client: list[str], artifact
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["passed"]
-    assert answer["outputs"] == len(artifact.trainable) + 2  # the columns, and the loss
+    assert answer["outputs"] == len(artifact.signature.outputs)
     assert answer["worst_relative_error"] < 1e-5
 
 
@@ -107,7 +129,7 @@ def test_a_step_that_misses_the_golden_one_fails_the_check(
     done = run([*client, "check", "--artifact", str(copy.directory)])
     assert done.returncode == 5
     assert "1 of" in done.stderr
-    assert json.loads(done.stdout)["worst_tensor"] == copy.trainable[0]
+    assert json.loads(done.stdout)["worst_tensor"] == copy.signature.trained[0]
 
 
 def test_bench_tells_time_memory_and_a_loss_that_threads_do_not_change(
@@ -131,8 +153,8 @@ def test_training_that_diverges_is_said_and_not_sent(
     client: list[str], artifact: Artifact, tmp_path: Path
 ) -> None:
     plan = dataclasses.replace(PLAN, local_training=LocalTraining(epochs=3, batch_size=2, learning_rate=1e38))
-    case = DeviceCase(tmp_path / "client", artifact, plan)
-    done = run([*client, *case.train_options(str(case.folder), str(artifact.directory))])
+    case = ConversationCase(tmp_path / "client", artifact, plan)
+    done = run([*client, *case.options(str(case.folder), str(artifact.directory))])
     assert done.returncode == 5
     assert "diverged" in done.stderr
     assert not (case.folder / "update").exists()
@@ -142,12 +164,6 @@ def edit_json(path: Path, edit: Callable[[dict[str, object]], object]) -> None:
     document = json.loads(path.read_text())
     edit(document)
     path.write_text(json.dumps(document))
-
-
-def spec_of(manifest: dict[str, object]) -> dict[str, object]:
-    spec = manifest["spec"]
-    assert isinstance(spec, dict)
-    return spec
 
 
 def flip_byte(path: Path) -> None:
@@ -165,37 +181,78 @@ def no_images(path: Path) -> None:
     safetensors_file.write_file(path, {"labels": np.zeros(1, np.int64)}, {})
 
 
+def another_plan(**changes: object) -> Callable[[Path], object]:
+    plan = dataclasses.replace(PLAN, **changes)  # type: ignore[arg-type]  # checked by RoundPlan
+    return lambda path: path.write_bytes(plan_to_bytes(Envelope(plan.round_index, 17), plan))
+
+
+def edit_settings(path: Path, edit: Callable[[dict[str, object]], object]) -> None:
+    """A plan whose settings Python would not write."""
+    _, metadata = safetensors_file.from_bytes(path.read_bytes())
+    settings = json.loads(metadata["settings"])
+    edit(settings)
+    path.write_bytes(safetensors_file.to_bytes({}, {**metadata, "settings": json.dumps(settings)}))
+
+
 BAD_FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "no plan": ("client/plan", Path.unlink, "cannot open"),
     "an empty plan": ("client/plan", lambda path: path.write_text(""), "empty"),
-    "a plan that is not JSON": ("client/plan", lambda path: path.write_text("{"), "not JSON"),
+    "a plan that is not a message": (
+        "client/plan",
+        lambda path: path.write_text("{"),
+        "expected at least the 8",
+    ),
     "a plan with a new setting": (
         "client/plan",
-        lambda path: edit_json(path, lambda plan: plan.update(noise=1)),
-        "unknown field noise",
+        lambda path: edit_settings(path, lambda plan: plan.update(noise=1)),
+        "unknown field noise; this client is older than the plan: push a new bundle",
     ),
     "a plan of another version": (
         "client/plan",
-        lambda path: edit_json(path, lambda plan: plan.update(version=2)),
-        "version 2",
+        lambda path: path.write_bytes(path.read_bytes().replace(b'"version":"2"', b'"version":"3"')),
+        "format version '3'; this client reads '2'",
+    ),
+    "a sampler of tomorrow": (
+        "client/plan",
+        another_plan(sampler=Choice("by_dream")),
+        "there is no sampler 'by_dream' in this client",
+    ),
+    "a weighting of tomorrow": (
+        "client/plan",
+        another_plan(weighting=Choice("by_mood")),
+        "there is no weighting 'by_mood' in this client",
+    ),
+    "a transform of tomorrow": (
+        "client/plan",
+        another_plan(transforms=(Choice("noise"),)),
+        "there is no transform 'noise' in this client",
     ),
     "a plan with a negative count": (
         "client/plan",
-        lambda path: edit_json(path, lambda plan: plan.update(num_negatives=-1)),
+        another_plan(sampler=Choice("uniform_negatives", {"num_negatives": -1})),
         "num_negatives is -1",
     ),
     "a plan of fewer classes than the labels": (
         "client/plan",
-        lambda path: edit_json(path, lambda plan: plan.update(num_classes=2)),
+        another_plan(table_sizes={COLUMNS: 2}),
         "expected 0 to 1",
     ),
+    "a plan without the step's table": (
+        "client/plan",
+        another_plan(table_sizes={"words": NUM_CLASSES}),
+        "the plan has no table 'columns'",
+    ),
     "a seed that is no number": ("client/seed", lambda path: path.write_text("12x\n"), "private seed"),
-    "data without images": ("client/data", no_images, "exactly the tensors images and labels"),
+    "data without images": ("client/data", no_images, "no feature/images"),
     "data cut short": ("client/data", lambda path: path.write_bytes(path.read_bytes()[:-1]), "offsets"),
-    "a slice cut short": ("client/slice", lambda path: path.write_bytes(path.read_bytes()[:-1]), "offsets"),
-    "a slice of another round": ("client/slice", rename_round, "round '4'; expected '3'"),
+    "a slice cut short": (
+        "client/answers/0",
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        "offsets",
+    ),
+    "a slice of another round": ("client/answers/0", rename_round, "for round '4'; expected '3'"),
     "a slice that claims a huge header": (
-        "client/slice",
+        "client/answers/0",
         lambda path: path.write_bytes(struct.pack("<Q", 1 << 62) + path.read_bytes()[8:]),
         "header claims",
     ),
@@ -208,54 +265,12 @@ BAD_FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     ),
     "an artifact of another version": (
         "artifact/manifest.json",
-        lambda path: edit_json(path, lambda manifest: manifest.update(version=9)),
-        "format version",
-    ),
-    "a manifest nested without end": (
-        "artifact/manifest.json",
-        lambda path: path.write_text('{"a":[' + "[" * 170_000 + "]" * 170_000 + ',5],"b":1}'),
-        "nested deeper than 16",
-    ),
-    "a format that is no text": (
-        "artifact/manifest.json",
-        lambda path: edit_json(path, lambda manifest: manifest.update(format=[1])),
-        "does not describe a fedss-artifact",
-    ),
-    "a micro-batch beyond all numbers": (
-        "artifact/manifest.json",
-        lambda path: edit_json(path, lambda manifest: manifest.update(micro_batch=5e22)),
-        "micro_batch is not a whole number",
-    ),
-    "a micro-batch beyond all memory": (
-        "artifact/manifest.json",
-        lambda path: edit_json(path, lambda manifest: manifest.update(micro_batch=1 << 60)),
-        "too large for this client",
-    ),
-    "a width in words": (
-        "artifact/manifest.json",
-        lambda path: edit_json(path, lambda manifest: manifest.update(max_width="wide")),
-        "max_width is not a whole number",
-    ),
-    "columns that overflow": (
-        "artifact/manifest.json",
-        lambda path: edit_json(path, lambda manifest: spec_of(manifest).update(embedding_dim=(1 << 63) - 1)),
-        "too large for this client",
-    ),
-    "an image of half a channel": (
-        "artifact/manifest.json",
-        lambda path: edit_json(path, lambda manifest: spec_of(manifest).update(image_shape=[0.5, 16, 16])),
-        "image_shape is not a list of whole numbers",
-    ),
-    "a file of negative size": (
-        "artifact/manifest.json",
-        lambda path: edit_json(
-            path, lambda manifest: manifest.update(files={"a": {"size": -1, "sha256": ""}})
-        ),
-        "size is not a whole number",
+        lambda path: edit_json(path, lambda manifest: manifest.update(version=1)),
+        "has format version 1; this client reads version 2: export it again",
     ),
     "a damaged manifest": (
         "artifact/manifest.json",
-        lambda path: edit_json(path, lambda manifest: manifest.pop("parameters")),
+        lambda path: edit_json(path, lambda manifest: manifest.pop("signature")),
         "damaged",
     ),
 }
@@ -266,15 +281,15 @@ def test_a_bad_file_is_refused_by_name_and_nothing_is_written(
     what: str, client: list[str], artifact: Artifact, tmp_path: Path
 ) -> None:
     name, spoil, words = BAD_FILES[what]
-    case = DeviceCase(tmp_path / "client", artifact)
+    case = ConversationCase(tmp_path / "client", artifact)
     shutil.copytree(artifact.directory, tmp_path / "artifact")
     spoil(tmp_path / name)
-    before = sorted(case.folder.iterdir())
-    done = run([*client, *case.train_options(str(case.folder), str(tmp_path / "artifact"))])
+    before = sorted(case.folder.rglob("*"))
+    done = run([*client, *case.options(str(case.folder), str(tmp_path / "artifact"))])
     assert done.returncode == 3, done.stderr
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
-    assert sorted(case.folder.iterdir()) == before
+    assert sorted(case.folder.rglob("*")) == before
 
 
 def test_a_golden_step_that_would_excuse_anything_is_refused(
@@ -301,10 +316,11 @@ def test_a_program_that_is_not_one_is_refused(client: list[str], artifact: Artif
 def test_images_of_another_size_and_too_many_classes_are_refused(
     client: list[str], artifact: Artifact, tmp_path: Path
 ) -> None:
-    larger = DeviceCase(tmp_path / "larger", artifact, image_shape=(1, 20, 20))
-    wider = DeviceCase(tmp_path / "wider", artifact, dataclasses.replace(PLAN, num_negatives=100))
-    for case, words in ((larger, "images are [1, 20, 20]"), (wider, "--max-width")):
-        done = run([*client, *case.train_options(str(case.folder), str(artifact.directory))])
+    larger = ConversationCase(tmp_path / "larger", artifact, image_shape=(1, 20, 20))
+    many = Choice("uniform_negatives", {"num_negatives": 100})
+    wider = ConversationCase(tmp_path / "wider", artifact, dataclasses.replace(PLAN, sampler=many))
+    for case, words in ((larger, "feature/images is U8 [10, 1, 20, 20]"), (wider, "export with room for")):
+        done = run([*client, *case.options(str(case.folder), str(artifact.directory))])
         assert done.returncode == 3
         assert words in done.stderr
 

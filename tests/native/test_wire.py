@@ -12,39 +12,35 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.golden_messages import (
-    CLASS_IDS,
     ENVELOPE,
     EXPECTED,
     EXPECTED_FILE,
     GOLDEN,
+    IDS,
     PRECISIONS,
+    expectation,
     messages,
     model_slice,
+    mutated,
     rounded,
+    update_of,
 )
-from helpers.native_programs import sanitized_program
-from ondevice.client.class_sampling import logit_adjustment, sample_classes
+from helpers.native_programs import judged, run_probe, sanitized_program
 
-from ondevice.contract.portable_random import PortableRandom, Purpose
-from ondevice.contract.vocabulary import Method, RoundPlan
-from ondevice.contract.wire import Precision, WireError, slice_from_bytes
+from ondevice.client.transforms import transformed
+from ondevice.contract.choice import Choice
+from ondevice.contract.vocabulary import ClientUpdate, ModelSlice
+from ondevice.contract.wire import (
+    Expected,
+    WireError,
+    request_to_bytes,
+    slice_from_bytes,
+    slice_to_bytes,
+    update_to_bytes,
+    weights_of,
+)
 
 pytestmark = pytest.mark.slow  # compiles the native client
-
-METHODS: tuple[Method, ...] = (
-    "fedss",
-    "negatives_only",
-    "positives_only",
-    "full_softmax",
-)  # as in round_plan.h
-
-
-def run_probe(*arguments: str | Path, stdin: bytes = b"") -> str:
-    done = subprocess.run(
-        [sanitized_program("probe"), *arguments], input=stdin, capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr.decode(errors="replace")
-    return done.stdout.decode(errors="replace")
 
 
 @pytest.mark.parametrize("name", sorted(messages()))
@@ -53,58 +49,55 @@ def test_the_frozen_messages_are_what_python_writes_today(name: str) -> None:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_the_native_client_writes_the_frozen_request_and_update(precision: Precision, tmp_path: Path) -> None:
+def test_the_native_client_writes_the_frozen_request_and_update(precision: str, tmp_path: Path) -> None:
     slice_file = GOLDEN / f"slice-{precision}.safetensors"
-    run_probe("answer", EXPECTED_FILE, slice_file, precision, tmp_path / "request", tmp_path / "update")
+    transforms = json.dumps([{"name": "precision", "format": precision}])
+    run_probe("answer", EXPECTED_FILE, slice_file, transforms, tmp_path / "request", tmp_path / "update")
     assert (tmp_path / "request").read_bytes() == (GOLDEN / "request.safetensors").read_bytes()
     assert (tmp_path / "update").read_bytes() == (GOLDEN / f"update-{precision}.safetensors").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["request", "update"]
 
 
+@pytest.mark.parametrize("norm", [0.25, 2.0, 1e9])
+def test_an_update_is_clipped_to_the_same_bytes(norm: float, tmp_path: Path) -> None:
+    choices = [Choice("clip", {"norm": norm}), Choice("precision", {"format": "fp16"})]
+    transforms = json.dumps([choice.to_document() for choice in choices])
+    slice_file = GOLDEN / "slice-fp32.safetensors"
+    run_probe("answer", EXPECTED_FILE, slice_file, transforms, tmp_path / "request", tmp_path / "update")
+    update = update_of(model_slice(), "fp32")
+    expected = update_to_bytes(ENVELOPE, update, transformed(weights_of(update), choices))
+    assert (tmp_path / "update").read_bytes() == expected
+
+
+def test_a_model_without_tables_has_messages_too(tmp_path: Path) -> None:
+    expected = Expected(EXPECTED.dense, {}, {})
+    given = ModelSlice(model_slice().dense, {})
+    (tmp_path / "expected").write_bytes(expectation({}, expected))
+    (tmp_path / "slice").write_bytes(slice_to_bytes(ENVELOPE, given))
+    files = [tmp_path / name for name in ("expected", "slice", "request", "update")]
+    run_probe("answer", files[0], files[1], "[]", *files[2:])
+    assert files[2].read_bytes() == request_to_bytes(ENVELOPE, {})
+    assert files[3].read_bytes() == update_to_bytes(ENVELOPE, ClientUpdate(given.dense, {}, 11, 0.5))
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_python_reads_the_frozen_slice(precision: Precision) -> None:
+def test_python_reads_the_frozen_slice(precision: str) -> None:
     data = (GOLDEN / f"slice-{precision}.safetensors").read_bytes()
-    received = slice_from_bytes(data, ENVELOPE, CLASS_IDS, EXPECTED)
-    np.testing.assert_array_equal(received.columns.weights, rounded(model_slice().columns.weights, precision))
+    received = slice_from_bytes(data, ENVELOPE, IDS, EXPECTED)
+    for table, rows in model_slice().tables.items():
+        np.testing.assert_array_equal(received.tables[table].values, rounded(rows.values, precision))
+    np.testing.assert_array_equal(received.sides["prior"], model_slice().sides["prior"])
 
 
-def test_the_same_seed_draws_the_same_classes_and_orders_in_both_languages() -> None:
-    source = random.Random(5)
-    cases, expected = [], []
-    for _ in range(3000):
-        num_classes = source.choice([1, 2, 7, 60, 2028])
-        count = source.randint(1, 12)
-        labels = np.array([source.randrange(num_classes) for _ in range(count)], np.int64)
-        method = source.choice(METHODS if num_classes < 100 else METHODS[:3])
-        draws = method in ("fedss", "negatives_only")
-        plan = RoundPlan(
-            round_index=source.choice([0, 1, source.randrange(1 << 40)]),
-            num_classes=num_classes,
-            num_negatives=source.choice([0, 1, 5, 170]) if draws else 0,
-            method=method,
-        )
-        seed = source.choice([0, source.randrange(1 << 64), (1 << 64) - 1])
-        sample = sample_classes(labels, plan, seed)
-        order = PortableRandom(seed, plan.round_index, Purpose.FIRST_EPOCH).permutation(count)
-        bits = logit_adjustment(sample, plan).view(np.uint32)
-        expected.append([sample.class_ids.tolist(), bits.tolist(), order.tolist()])
-        words = [seed, plan.round_index, num_classes, plan.num_negatives, METHODS.index(method), *labels]
-        cases.append(" ".join(map(str, words)))
-    lines = run_probe("sample", stdin="\n".join(cases).encode()).splitlines()
-    assert [[list(map(int, part.split())) for part in line.split("|")] for line in lines] == expected
-
-
-def test_the_native_client_accepts_and_refuses_the_same_messages_as_python() -> None:
+def test_the_native_client_accepts_and_refuses_the_same_slices_as_python() -> None:
     source = random.Random(7)
     genuine = [(GOLDEN / f"slice-{precision}.safetensors").read_bytes() for precision in PRECISIONS]
-    candidates = [*genuine, *(message for message in hand_made(genuine[0]))]
+    candidates = [*genuine, *hand_made(genuine[0])]
     candidates += [
-        (GOLDEN / "request.safetensors").read_bytes(),
-        (GOLDEN / "update-fp32.safetensors").read_bytes(),
+        (GOLDEN / f"{name}.safetensors").read_bytes() for name in ("plan", "request", "update-fp32")
     ]
     candidates += [mutated(source.choice(genuine), source) for _ in range(4000)]
-    stdin = b"".join(struct.pack("<I", len(message)) + message for message in candidates)
-    verdicts = run_probe("judge", EXPECTED_FILE, stdin=stdin).splitlines()
+    verdicts = judged(["judge", EXPECTED_FILE], candidates)
     disagreements = [
         (message, verdict)
         for message, verdict in zip(candidates, verdicts, strict=True)
@@ -118,7 +111,7 @@ def test_the_native_client_accepts_and_refuses_the_same_messages_as_python() -> 
 
 def accepted_by_python(message: bytes) -> bool:
     try:
-        slice_from_bytes(message, ENVELOPE, CLASS_IDS, EXPECTED)
+        slice_from_bytes(message, ENVELOPE, IDS, EXPECTED)
     except WireError:
         return False
     return True
@@ -162,17 +155,17 @@ def hand_made(genuine: bytes) -> list[bytes]:
         with_header(b""),
         with_header(b"null"),
         edited(lambda document: document["__metadata__"].update(kind="update")),
-        edited(lambda document: document["__metadata__"].update(version="2")),
+        edited(lambda document: document["__metadata__"].update(version="1")),
         edited(lambda document: document["__metadata__"].update(round="012")),
         edited(lambda document: document["__metadata__"].update(client=345)),
         edited(lambda document: document["__metadata__"].update(more="")),
         edited(lambda document: document.pop("__metadata__")),
-        edited(lambda document: document.pop("columns")),
-        edited(lambda document: document["columns"].update(more=1)),
-        edited(lambda document: document["columns"].update(shape=[15])),
-        edited(lambda document: document["columns"].update(shape=[1] * 6 + [5, 3, 1])),
-        edited(lambda document: document["columns"].update(dtype="I64")),
-        edited(lambda document: document["columns"].update(dtype="F64")),
+        edited(lambda document: document.pop("table.columns")),
+        edited(lambda document: document["table.columns"].update(more=1)),
+        edited(lambda document: document["table.columns"].update(shape=[15])),
+        edited(lambda document: document["table.columns"].update(shape=[1] * 6 + [5, 3, 1])),
+        edited(lambda document: document["table.columns"].update(dtype="I64")),
+        edited(lambda document: document["table.columns"].update(dtype="F64")),
         genuine + b"\0",
         genuine[:-1],
         struct.pack("<Q", 1 << 63) + genuine[8:],
@@ -197,24 +190,9 @@ def nested_shapes() -> list[bytes]:
     ]
 
 
-def mutated(message: bytes, source: random.Random) -> bytes:
-    data = bytearray(message)
-    for _ in range(source.choice([1, 1, 2, 5])):
-        at = source.randrange(len(data))
-        change = source.randrange(4)
-        if change == 0:
-            data[at] ^= 1 << source.randrange(8)
-        elif change == 1:
-            data[at] = source.choice(b'0123456789"{}[],:e.-x')
-        elif change == 2:
-            data[at : at + 1] = source.choice([b"", b"00", b"9" * 19, b"null", b'"a":1,'])
-        else:
-            del data[source.randrange(len(data)) + 1 :]
-    return bytes(data)
-
-
 def test_no_message_makes_the_reader_touch_memory_that_is_not_its_own() -> None:
     corpus = [GOLDEN / f"slice-{precision}.safetensors" for precision in PRECISIONS]
+    corpus.append(GOLDEN / "plan.safetensors")
     done = subprocess.run(
         [sanitized_program("fuzz_wire"), EXPECTED_FILE, "20000", "1", *corpus],
         capture_output=True,

@@ -1,5 +1,7 @@
 #include "artifact.h"
 
+#include <set>
+
 #include "failure.h"
 #include "sha256.h"
 #include "strict_json.h"
@@ -53,13 +55,18 @@ void Artifact::read_manifest(const Json& manifest) {
   const Json& most = manifest.at("bounds");
   if (!most.is_object()) throw BadFile("bounds are not an object");
   for (const auto& [symbol, bound] : most.items()) bounds[symbol] = count_at(most, symbol.c_str());
-  if (!bounds.count(kExamples)) throw BadFile("bounds have no " + kExamples);
+  std::set<std::string> symbols;
   for (const ArraySpec& spec : signature.inputs()) {
-    for (const Size& size : spec.shape)
-      if (!size.symbol.empty() && !bounds.count(size.symbol)) throw BadFile("bounds have no " + size.symbol);
+    for (const Size& size : spec.shape) {
+      if (size.symbol.empty()) continue;
+      symbols.insert(size.symbol);
+      if (!bounds.count(size.symbol)) throw BadFile("bounds have no " + size.symbol);
+    }
     if (!fits(spec.sizes(bounds)))
       throw BadFile(spec.name + " " + describe(spec.sizes(bounds)) + " has a size that is 0, or too large for this client");
   }
+  for (const auto& [symbol, bound] : bounds)
+    if (!symbols.count(symbol)) throw BadFile("bounds have " + symbol + ", of which no input speaks");
   for (const auto& [name, entry] : manifest.at("files").items()) files_[name] = {count_at(entry, "size"), entry.at("sha256")};
 }
 

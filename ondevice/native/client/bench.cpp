@@ -84,7 +84,8 @@ void bench(const Artifact& artifact, const BenchJob& job) {
   MicroBatch batch = step.empty_batch();
   StepArrays arrays;
   add_weights(arrays, artifact.signature, weights, values);
-  for (const ArraySpec& spec : artifact.signature.of_role({Role::side})) arrays[spec.name] = {Dtype::F32, {job.width}, side.data()};
+  for (const ArraySpec& spec : artifact.signature.of_role({Role::side}))
+    arrays[spec.name] = {Dtype::F32, {job.width}, side.data()};
   add_batch(arrays, batch);
   for (int64_t i = 0; i < job.warmup + job.steps; i++) {
     const double wall = wall_ms(), cpu = cpu_ms();

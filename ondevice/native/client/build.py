@@ -1,7 +1,7 @@
 """Compiles the native client, `fedss-client`, and links it with the kernels and the ExecuTorch runtime of a wheel.
 
-Two groups of sources: those of messages, sampling, batches and files need nothing but a C++ compiler and nlohmann's JSON header, and
-are what the tests compile with the sanitizers; the others run the training step.
+Two groups of sources: those of messages, sampling, batches and files need nothing but a C++ compiler and nlohmann's JSON
+header, and are what the tests compile with the sanitizers; the others run the training step.
 """
 
 from __future__ import annotations

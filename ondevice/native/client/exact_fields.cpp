@@ -24,7 +24,8 @@ const Json& Fields::field(const char* name) {
 
 int64_t Fields::count(const char* name, int64_t least) {
   const Json& value = field(name);
-  if (!is_count(value) || value.get<int64_t>() < least) fail(name, value, "a whole number of " + std::to_string(least) + " or more");
+  if (!is_count(value) || value.get<int64_t>() < least)
+    fail(name, value, "a whole number of " + std::to_string(least) + " or more");
   return value.get<int64_t>();
 }
 

@@ -12,6 +12,12 @@ namespace {
 constexpr double kRelativeTolerance = 1e-5, kEagerMultiple = 3, kAbsoluteTolerance = 1e-7;
 constexpr double kLargestEagerDistance = 1e-2, kSmallestNorm = 1e-3;  // as in ondevice/contract/golden_bounds.py
 
+bool all_finite(const TensorView& view) {
+  std::vector<float> values(element_count(view.shape));
+  view.floats(values.data());
+  return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
+}
+
 class GoldenFile {
  public:
   explicit GoldenFile(const std::string& path) : path_(path), mapped_(path), file_(read_tensors(mapped_.bytes())) {}
@@ -25,17 +31,16 @@ class GoldenFile {
   NamedArray input(const ArraySpec& spec) const {
     const std::string name = "input/" + spec.name;
     const TensorView& view = tensor(name, spec.dtype);
-    if (view.shape.size() != spec.shape.size()) fail(name);
+    if (view.shape.size() != spec.shape.size() || (spec.dtype == Dtype::F32 && !all_finite(view))) fail(name);
     NamedArray array(spec, view.shape);
     if (view.bytes.size) std::memcpy(array.entry(0), view.bytes.data, view.bytes.size);
     return array;
   }
   std::vector<float> floats(const std::string& name, const Dimensions& shape) const {
     const TensorView& view = tensor(name, Dtype::F32);
-    if (view.shape != shape) fail(name);
+    if (view.shape != shape || !all_finite(view)) fail(name);
     std::vector<float> values(element_count(shape));
     view.floats(values.data());
-    if (!std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); })) fail(name);
     return values;
   }
   [[noreturn]] void fail(const std::string& name) const {
@@ -79,7 +84,8 @@ std::vector<NamedArray> padded_inputs(const GoldenFile& golden, const Artifact& 
   for (const ArraySpec& spec : artifact.signature.inputs())
     if (spec.role != Role::dense) given.push_back(golden.input(spec));
   for (const NamedArray& array : given) arrays[array.spec.name] = array.view();
-  for (const ArraySpec& spec : artifact.signature.of_role({Role::dense})) arrays[spec.name] = {Dtype::F32, spec.sizes({}), nullptr};
+  for (const ArraySpec& spec : artifact.signature.of_role({Role::dense}))
+    arrays[spec.name] = {Dtype::F32, spec.sizes({}), nullptr};
   try {
     values = check_arrays(artifact.signature, arrays, artifact.bounds);
   } catch (const BadFile& error) {

@@ -52,9 +52,9 @@ void converse(Arguments& arguments) {
   const ExampleSet examples(data);
   const Client client(examples, read_seed(seed_path), {directory, runtime, threads});
   Replay replay(answers);
+  const Ask ask = [&](const std::string& question) -> const MappedFile& { return replay.ask(question); };
   try {
-    const Client::Trained trained =
-        client.converse(envelope, plan, [&](const std::string& question) -> const MappedFile& { return replay.ask(question); }, out);
+    const Client::Trained trained = client.converse(envelope, plan, ask, out);
     say({{"event", "trained"}, {"num_examples", trained.num_examples}, {"mean_loss", trained.mean_loss},
          {"wall_ms", wall_ms() - wall}, {"cpu_ms", cpu_ms() - cpu}, {"peak_footprint_bytes", peak_footprint_bytes()}});
   } catch (const Unanswered& open) {

@@ -1,6 +1,6 @@
 // The examples of one step, gathered by what the signature says of every array: the C++ twin of `micro_batches` in
-// ondevice/client/local_training.py, with the padding of ondevice/contract/step_signature.py.  Bytes are copied and ids looked up;
-// what the numbers mean is the step's business.
+// ondevice/client/local_training.py, with the padding of ondevice/contract/step_signature.py.  Bytes are copied and ids
+// looked up; what the numbers mean is the step's business.
 #pragma once
 
 #include <cstdint>

@@ -175,7 +175,8 @@ void write_tensors(const std::string& path, const std::vector<OutTensor>& tensor
 
 std::string tensors_to_bytes(const std::vector<OutTensor>& tensors, const Metadata& metadata) {
   std::string bytes;
-  write_chunks(tensors, metadata, [&](const void* data, size_t size) { bytes.append(static_cast<const char*>(data), size); });
+  const auto append = [&](const void* data, size_t size) { bytes.append(static_cast<const char*>(data), size); };
+  write_chunks(tensors, metadata, append);
   return bytes;
 }
 

@@ -54,7 +54,8 @@ ArraySpec spec_from_document(const Json& document) {
   for (const Json& size : shape) spec.shape.push_back(size_from_document(spec.name, size));
   if (document.contains("dtype")) {
     const Json& dtype = document["dtype"];
-    const auto type = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeName& entry) { return dtype == entry.name; });
+    const auto is_type = [&](const TypeName& entry) { return dtype == entry.name; };
+    const auto type = std::find_if(std::begin(kTypes), std::end(kTypes), is_type);
     if (type == std::end(kTypes)) throw BadFile(spec.name + ": dtype is " + dtype.dump() + "; expected float32, int64 or uint8");
     spec.dtype = type->dtype;
   }
@@ -101,7 +102,8 @@ Dimensions ArraySpec::sizes(const Bounds& values) const {
 
 std::string ArraySpec::describe() const {
   std::string text;
-  for (const Size& size : shape) text += (text.empty() ? "" : ", ") + (size.symbol.empty() ? std::to_string(size.number) : size.symbol);
+  for (const Size& size : shape)
+    text += (text.empty() ? "" : ", ") + (size.symbol.empty() ? std::to_string(size.number) : size.symbol);
   return type_name(dtype) + " [" + text + "]";
 }
 
@@ -110,7 +112,8 @@ StepSignature::StepSignature(std::vector<ArraySpec> inputs) : inputs_(std::move(
   Role last = Role::dense;
   for (const ArraySpec& spec : inputs_) {
     if (!names.insert(spec.name).second) throw BadFile("two inputs are called " + spec.name + "; expected every name once");
-    if (spec.role < last) throw BadFile(spec.name + " comes too late; expected dense, table, side, feature, label, example_weight");
+    if (spec.role < last)
+      throw BadFile(spec.name + " comes too late; expected dense, table, side, feature, label, example_weight");
     last = spec.role;
     if (spec.role == Role::table) tables.insert(rows_of(spec.name));
   }
@@ -152,7 +155,8 @@ Bounds symbol_values(const StepSignature& signature, const StepArrays& arrays) {
     }
     if (!fits) {
       std::string meaning;
-      for (const auto& [symbol, value] : values) meaning += (meaning.empty() ? ", with " : ", ") + symbol + " = " + std::to_string(value);
+      for (const auto& [symbol, value] : values)
+        meaning += (meaning.empty() ? ", with " : ", ") + symbol + " = " + std::to_string(value);
       throw BadFile(spec.name + " is " + kind(array) + "; the step takes " + spec.describe() + meaning);
     }
   }
@@ -171,8 +175,8 @@ Bounds check_arrays(const StepSignature& signature, const StepArrays& arrays, co
     if (value >= 1 && (most == bounds.end() || value <= most->second)) continue;
     const bool examples = symbol == kExamples;
     const std::string room = examples ? "split the batch" : "export with room for " + std::to_string(value) + " or more";
-    throw BadFile(std::to_string(value) + " " + (examples ? "examples" : "rows of " + symbol.substr(5)) + "; the step takes 1 to " +
-                  (most == bounds.end() ? "any" : std::to_string(most->second)) + ": " + room);
+    throw BadFile(std::to_string(value) + " " + (examples ? "examples" : "rows of " + symbol.substr(5)) +
+                  "; the step takes 1 to " + (most == bounds.end() ? "any" : std::to_string(most->second)) + ": " + room);
   }
   for (const ArraySpec& spec : signature.inputs()) {
     if (!spec.positions_in) continue;
@@ -181,8 +185,8 @@ Bounds check_arrays(const StepSignature& signature, const StepArrays& arrays, co
     for (int64_t i = 0, count = element_count(array.shape); i < count; i++) {
       const int64_t position = static_cast<const int64_t*>(array.data)[i];
       if (position < 0 || position >= rows)
-        throw BadFile(spec.name + " holds " + std::to_string(position) + "; expected positions among the " + std::to_string(rows) +
-                      " rows of " + *spec.positions_in);
+        throw BadFile(spec.name + " holds " + std::to_string(position) + "; expected positions among the " +
+                      std::to_string(rows) + " rows of " + *spec.positions_in);
     }
   }
   return values;
@@ -198,7 +202,8 @@ void NamedArray::pad_from(int64_t first) {
   const float as_float = static_cast<float>(spec.padding);
   const int64_t as_integer = spec.dtype == Dtype::F32 ? 0 : static_cast<int64_t>(spec.padding);
   const size_t size = byte_size(spec.dtype);
-  const void* value = spec.dtype == Dtype::F32 ? static_cast<const void*>(&as_float) : &as_integer;  // little-endian: a byte is first
+  // Little-endian: the byte of a uint8 is an integer's first.
+  const void* value = spec.dtype == Dtype::F32 ? static_cast<const void*>(&as_float) : &as_integer;
   for (size_t at = first * entry_bytes; at < bytes_.size(); at += size) std::memcpy(bytes_.data() + at, value, size);
 }
 

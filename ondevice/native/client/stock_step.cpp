@@ -22,7 +22,8 @@ using executorch::extension::TensorPtr;
 using executorch::runtime::EValue;
 
 TensorPtr tensor(const ArrayView& array) {
-  const ScalarType type = array.dtype == Dtype::F32 ? ScalarType::Float : array.dtype == Dtype::I64 ? ScalarType::Long : ScalarType::Byte;
+  const bool is_float = array.dtype == Dtype::F32, is_integer = array.dtype == Dtype::I64;
+  const ScalarType type = is_float ? ScalarType::Float : is_integer ? ScalarType::Long : ScalarType::Byte;
   return from_blob(const_cast<void*>(array.data), std::vector<SizesType>(array.shape.begin(), array.shape.end()), type);
 }
 
@@ -38,8 +39,12 @@ class StockStep final : public TrainingStep {
     std::map<std::string, size_t> position;
     for (size_t i = 0; i < names.size(); i++) {
       std::string name(names[i].toString());
-      const std::string prefix = "step.extractor.";
-      position[name.rfind(prefix, 0) ? name : name.substr(prefix.size())] = i;
+      for (const std::string prefix : {"step.extractor.", "tables."})
+        if (name.rfind(prefix, 0) == 0) {
+          name = name.substr(prefix.size());
+          break;
+        }
+      position[name] = i;
     }
     for (const ArraySpec& spec : signature().of_role({Role::side})) sides_.emplace_back(spec, spec.sizes(artifact.bounds));
     const MicroBatch zeros = empty_batch();

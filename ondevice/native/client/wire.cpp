@@ -90,7 +90,8 @@ void check_row_ids(const TensorView& tensor, const std::string& table, const std
   if (std::adjacent_find(received.begin(), received.end(), std::greater_equal<>()) != received.end())
     throw BadFile(table + ": row ids are not sorted and unique");
   if (received.empty() || received.front() < 0 || received.back() >= table_size)
-    throw BadFile("the rows of " + table + " are out of range; expected 1 or more ids from 0 to " + std::to_string(table_size - 1));
+    throw BadFile("the rows of " + table + " are out of range; expected 1 or more ids from 0 to " +
+                  std::to_string(table_size - 1));
   if (received != ids)
     throw BadFile("the message is about " + std::to_string(received.size()) + " rows of " + table + " that are not the " +
                   std::to_string(ids.size()) + " requested");
@@ -133,7 +134,8 @@ std::string request_to_bytes(Envelope envelope, const RowIds& ids) {
 SliceViews read_slice(Bytes message, Envelope envelope, const RowIds& ids, const Expected& expected) {
   TensorFile file = read_message(message, "slice", {});
   for (const auto& [key, value] : metadata("slice", envelope))
-    if (file.metadata[key] != value) throw BadFile("the message is for " + key + " '" + file.metadata[key] + "'; expected '" + value + "'");
+    if (file.metadata[key] != value)
+      throw BadFile("the message is for " + key + " '" + file.metadata[key] + "'; expected '" + value + "'");
   std::set<std::string> names;
   for (const Parameter& parameter : expected.dense) names.insert("dense." + parameter.name);
   for (const auto& [table, dim] : expected.table_dims) names.insert({"rows." + table, "table." + table});
@@ -166,7 +168,8 @@ Weights weights_of(Arrays differences, const RowIds& ids, const Expected& expect
   return weights;
 }
 
-void write_update(const std::string& path, Envelope envelope, const RowIds& ids, const Expected& expected, const Update& update) {
+void write_update(
+    const std::string& path, Envelope envelope, const RowIds& ids, const Expected& expected, const Update& update) {
   std::vector<OutTensor> tensors;
   for (const auto& [table, dim] : expected.table_dims) tensors.push_back(row_ids(table, ids_of(ids, table)));
   tensors.push_back({"num_examples", Dtype::I64, {1}, &update.num_examples});

@@ -4,25 +4,38 @@
 #include <string>
 #include <vector>
 
+#include "../client/samplers/samplers.h"
 #include "../client/strict_json.h"
+#include "../client/transforms/transforms.h"
+#include "../client/weightings/weightings.h"
 #include "../client/wire.h"
 
 namespace fedss {
 
 struct Case {
   Envelope envelope;
-  std::vector<int64_t> class_ids;
+  RowIds ids;
   Expected expected;
 
   explicit Case(const std::string& path) {
     const MappedFile file(path);
     const Json document = parse_json({reinterpret_cast<const char*>(file.bytes().data), file.bytes().size}, path);
     envelope = {document.at("round_index"), document.at("client_id")};
-    class_ids = document.at("class_ids").get<std::vector<int64_t>>();
-    expected = {document.at("num_classes"), document.at("column_dim"), {}};
-    for (const auto& [name, shape] : document.at("extractor_shapes").items())
-      expected.extractor.push_back({name, shape.get<Dimensions>()});
+    for (const auto& [table, rows] : document.at("ids").items()) ids.push_back({table, rows.get<std::vector<int64_t>>()});
+    for (const auto& [name, shape] : document.at("dense").items()) expected.dense.push_back({name, shape.get<Dimensions>()});
+    for (const auto& [table, size] : document.at("table_sizes").items()) expected.table_sizes[table] = size;
+    for (const auto& [table, dim] : document.at("table_dims").items()) expected.table_dims.push_back({table, dim});
+    for (const auto& [side, table] : document.at("sides").items()) expected.sides.push_back({side, table});
   }
 };
+
+// A plan that this client can follow: read, and everything that it names is there.  Raises BadFile.
+inline std::pair<Envelope, RoundPlan> usable_plan(Bytes message) {
+  auto read = read_plan(message);
+  chosen(kSamplers, read.second.sampler, "sampler");
+  chosen(kWeightings, read.second.weighting, "weighting");
+  chosen_transforms(read.second.transforms);
+  return read;
+}
 
 }  // namespace fedss

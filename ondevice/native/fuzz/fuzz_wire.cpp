@@ -1,4 +1,4 @@
-// Feeds the reader of slices mutated messages, to be compiled with the address and undefined-behaviour sanitizers:
+// Feeds the readers of slices and plans mutated messages, to be compiled with the address and undefined-behaviour sanitizers:
 //
 //   fuzz_wire EXPECTED COUNT SEED FILE...
 //
@@ -22,7 +22,7 @@ using Message = std::vector<uint8_t>;
 constexpr const char* kWords[] = {
     "0", "1", "-1", "-0", "1.5", "1e400", "NaN", "null", "true", "[]", "{}", "[[[[[[[[", "\"\"", "\"U8\"", "\"BF16\"", "\"I64\"",
     ",", "}", "]", "9223372036854775807", "9223372036854775808", "18446744073709551615", "18446744073709551616",
-    "4611686018427387904", "\"__metadata__\":", "\"columns\":", "\"class_ids\":", "\"shape\":[4294967296,4294967296]",
+    "4611686018427387904", "\"__metadata__\":", "\"table.columns\":", "\"rows.columns\":", "\"shape\":[4294967296,4294967296]",
     "\"data_offsets\":[8,0]", "\\ud800", "\\u0000", "\xff", "\xEF\xBB\xBF"};
 
 size_t header_end(const Message& message) {
@@ -67,6 +67,16 @@ void mutate(Message& message, PortableRandom& random) {
   }
 }
 
+template <class Read>
+bool is_accepted(const Read& read) {
+  try {
+    read();
+    return true;
+  } catch (const BadFile&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 int main(int count, char** words) {
@@ -83,11 +93,9 @@ int main(int count, char** words) {
     Message message = corpus[random.below(corpus.size())];
     for (uint64_t i = random.below(4) + 1; i > 0; i--) mutate(message, random);
     message.shrink_to_fit();  // one byte too far is then out of bounds
-    try {
-      read_slice({message.data(), message.size()}, given.envelope, given.class_ids, given.expected);
-      accepted++;
-    } catch (const BadFile&) {
-    }
+    const Bytes bytes{message.data(), message.size()};
+    accepted += is_accepted([&] { read_slice(bytes, given.envelope, given.ids, given.expected); }) ||
+                is_accepted([&] { usable_plan(bytes); });
   }
   std::printf("%ld\n", accepted);
 }

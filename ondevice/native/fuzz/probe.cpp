@@ -1,17 +1,24 @@
 // Answers for the tests what the client's code makes of many inputs, in one process and without ExecuTorch:
 //
 //   probe judge EXPECTED            messages on stdin, each after its length (uint32); a line each: `ok`, or `bad` and why
-//   probe answer EXPECTED SLICE PRECISION REQUEST UPDATE
-//                                   reads the slice; writes the request for it, and an update whose differences are its weights
-//   probe sample                    lines `seed round num_classes num_negatives method label...` on stdin; prints S_k, `|`, the
-//                                   bits of the adjustments, `|`, and the order of the examples in the first epoch
+//   probe judge-plan                the same for plans
+//   probe plan FILE                 what the client understands of a plan, as JSON
+//   probe answer EXPECTED SLICE TRANSFORMS REQUEST UPDATE
+//                                   reads the slice; writes the request for it, and an update whose differences are its weights,
+//                                   after the transforms of a JSON list
+//   probe sample                    lines `seed round num_rows label... | sampler` on stdin, the sampler as JSON; prints S_k,
+//                                   `|`, the bits of the adjustments, `|`, and the order of the examples in the first epoch
+//   probe gather ARTIFACT DATA IDS FIRST POSITION...
+//                                   the micro-batch from POSITION number FIRST on, its arrays as hexadecimal bytes; IDS as JSON
 #include <bit>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <sstream>
 
-#include "../client/class_sampling.h"
+#include "../client/artifact.h"
 #include "../client/failure.h"
+#include "../client/micro_batch.h"
 #include "../client/portable_random.h"
 #include "case.h"
 
@@ -19,13 +26,14 @@ namespace {
 
 using namespace fedss;
 
-void judge(const Case& given) {
+template <class Read>
+void judge(const Read& read) {
   uint32_t size;
   while (std::cin.read(reinterpret_cast<char*>(&size), sizeof size)) {
     std::vector<uint8_t> message(size);  // its own block of memory, so that the sanitizer sees one byte too far
     std::cin.read(reinterpret_cast<char*>(message.data()), size);
     try {
-      read_slice({message.data(), message.size()}, given.envelope, given.class_ids, given.expected);
+      read(Bytes{message.data(), message.size()});
       std::puts("ok");
     } catch (const BadFile& error) {
       std::string line = error.what();
@@ -36,48 +44,113 @@ void judge(const Case& given) {
   }
 }
 
+Json document_of(const Choice& choice) {
+  Json document = choice.settings;
+  document["name"] = choice.name;
+  return document;
+}
+
+void show_plan(const std::string& path) {
+  const MappedFile file(path);
+  const auto [envelope, plan] = usable_plan(file.bytes());
+  Json transforms = Json::array();
+  for (const Choice& transform : plan.transforms) transforms.push_back(document_of(transform));
+  const auto [epochs, batch_size, rate, decay, momentum] = plan.local_training;
+  const Json document{{"round_index", envelope.round_index}, {"client_id", envelope.client_id},
+                      {"table_sizes", plan.table_sizes}, {"sampler", document_of(plan.sampler)},
+                      {"weighting", document_of(plan.weighting)},
+                      {"transforms", transforms}, {"local_training", {epochs, batch_size, rate, decay, momentum}}};
+  std::puts(document.dump().c_str());
+}
+
 void answer(
-    const Case& given, const std::string& slice, const std::string& precision, const std::string& request,
+    const Case& given, const std::string& slice, const std::string& transforms, const std::string& request,
     const std::string& update) {
   const MappedFile file(slice);
-  Update result{{}, 11, 0.5f};
-  for (const TensorView& tensor : read_slice(file.bytes(), given.envelope, given.class_ids, given.expected)) {
-    result.deltas.emplace_back(element_count(tensor.shape));
-    tensor.floats(result.deltas.back().data());
+  Arrays differences;
+  for (const TensorView& tensor : read_slice(file.bytes(), given.envelope, given.ids, given.expected).weights) {
+    differences.emplace_back(element_count(tensor.shape));
+    tensor.floats(differences.back().data());
   }
-  write_request(request, given.envelope, given.class_ids);
-  const Precision narrow = precision == "fp32" ? Precision::fp32 : precision == "fp16" ? Precision::fp16 : Precision::bf16;
-  write_update(update, given.envelope, given.class_ids, given.expected, result, narrow);
+  Update result{weights_of(std::move(differences), given.ids, given.expected), 11, 0.5f};
+  std::vector<Choice> choices;
+  for (const Json& document : parse_json(transforms, "the transforms")) choices.push_back(choice_from_document(document));
+  for (const auto& transform : chosen_transforms(choices)) transform->apply(result.weights);
+  WholeFile question(request);
+  const std::string bytes = request_to_bytes(given.envelope, given.ids);
+  question.write(bytes.data(), bytes.size());
+  question.publish();
+  write_update(update, given.envelope, given.ids, given.expected, result);
 }
 
 void sample() {
+  const Ask nobody = [](const std::string&) -> const MappedFile& { throw BadFile("nobody is there to be asked"); };
   for (std::string line; std::getline(std::cin, line);) {
-    std::istringstream words(line);
+    const size_t bar = line.find('|');
+    std::istringstream words(line.substr(0, bar));
     uint64_t seed;
-    int method;
     RoundPlan plan{};
-    words >> seed >> plan.envelope.round_index >> plan.num_classes >> plan.num_negatives >> method;
-    plan.method = static_cast<Method>(method);
+    words >> seed >> plan.round_index >> plan.table_sizes[kColumns];
     std::vector<int64_t> labels;
     for (int64_t label; words >> label;) labels.push_back(label);
-    const ClassSample drawn = sample_classes(labels, plan, seed);
-    for (const int64_t id : drawn.class_ids) std::printf("%ld ", static_cast<long>(id));
+    const auto sampler = chosen(kSamplers, choice_from_document(parse_json(line.substr(bar + 1), "the sampler")), "sampler");
+    const RowSample drawn = sampler->draw({plan, labels, seed, nobody});
+    for (const int64_t id : ids_of(drawn.ids, kColumns)) std::printf("%ld ", static_cast<long>(id));
     std::printf("|");
-    for (const float adjust : drawn.adjust) std::printf(" %u", std::bit_cast<uint32_t>(adjust));
+    for (const float adjust : drawn.sides.at("adjust")) std::printf(" %u", std::bit_cast<uint32_t>(adjust));
     std::printf(" |");
-    PortableRandom random(seed, static_cast<uint64_t>(plan.envelope.round_index), kFirstEpoch);
+    PortableRandom random(seed, static_cast<uint64_t>(plan.round_index), kFirstEpoch);
     for (const int64_t example : random.permutation(static_cast<int64_t>(labels.size())))
       std::printf(" %ld", static_cast<long>(example));
     std::printf("\n");
   }
 }
 
+void gather(int count, char** words) {
+  const Artifact artifact(words[0]);
+  const ExampleSet examples(words[1]);
+  RowIds ids;
+  const Json document = parse_json(words[2], "the ids");
+  for (const auto& [table, rows] : document.items()) ids.push_back({table, rows.get<std::vector<int64_t>>()});
+  const size_t first = std::strtoull(words[3], nullptr, 10);
+  std::vector<int64_t> batch;
+  for (int i = 4; i < count; i++) batch.push_back(std::atoll(words[i]));
+  const RoundPlan plan{};
+  Json nothing = Json::object();
+  Fields settings(nothing, "uniform");
+  const std::vector<float> weights = make_uniform(settings)->weights({plan, examples.labels(), {}, 0}, batch);
+  MicroBatch micro_batch = empty_batch(artifact.signature, artifact.bounds);
+  for (NamedArray& array : micro_batch) std::fill(array.entry(0), array.entry(array.shape[0]), 0xAB);  // of the batch before
+  BatchGatherer(artifact.signature, examples, ids).fill(micro_batch, batch, weights, first);
+  for (NamedArray& array : micro_batch) {
+    std::printf("%s ", array.spec.name.c_str());
+    for (const uint8_t* byte = array.entry(0); byte < array.entry(array.shape[0]); byte++) std::printf("%02x", *byte);
+    std::printf("\n");
+  }
+}
+
 }  // namespace
 
-int main(int count, char** words) {
+int main(int count, char** words) try {
   const std::string verb = count > 1 ? words[1] : "";
-  if (verb == "judge" && count == 3) judge(Case(words[2]));
-  else if (verb == "answer" && count == 7) answer(Case(words[2]), words[3], words[4], words[5], words[6]);
-  else if (verb == "sample" && count == 2) sample();
-  else return 2;
+  if (verb == "judge" && count == 3) {
+    const Case given(words[2]);
+    judge([&](Bytes message) { read_slice(message, given.envelope, given.ids, given.expected); });
+  } else if (verb == "judge-plan" && count == 2) {
+    judge(usable_plan);
+  } else if (verb == "plan" && count == 3) {
+    show_plan(words[2]);
+  } else if (verb == "answer" && count == 7) {
+    answer(Case(words[2]), words[3], words[4], words[5], words[6]);
+  } else if (verb == "sample" && count == 2) {
+    sample();
+  } else if (verb == "gather" && count > 6) {
+    gather(count - 2, words + 2);
+  } else {
+    return 2;
+  }
+  return 0;
+} catch (const Failure& error) {
+  std::fprintf(stderr, "error: %s\n", error.what());
+  return error.exit_code;
 }

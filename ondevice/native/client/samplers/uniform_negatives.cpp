@@ -37,7 +37,8 @@ class UniformNegatives final : public Sampler {
     std::merge(positives.begin(), positives.end(), negatives.begin(), negatives.end(), std::back_inserter(ids));
     // Eq. 3-5: minus the log expected count, 0 for a positive; Eq. 7: the other positives push nothing away.
     const float positive = exclude_positives_ ? kExcluded : 0;
-    const float negative = count ? static_cast<float>(-std::log(static_cast<double>(count) / static_cast<double>(num_others))) : 0;
+    const double expected_count = count ? static_cast<double>(count) / static_cast<double>(num_others) : 1;
+    const float negative = static_cast<float>(-std::log(expected_count));
     std::vector<float> adjust;
     for (const int64_t id : ids)
       adjust.push_back(std::binary_search(positives.begin(), positives.end(), id) ? positive : negative);
