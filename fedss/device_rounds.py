@@ -16,14 +16,14 @@ from android_harness.bundles.bundle import ARCHITECTURES, BUNDLE_RUNTIMES, Bundl
 from android_harness.bundles.debian_packages import MissingPackage
 from android_harness.devices.device import Device, DeviceError, FailureReason
 from android_harness.devices.listing import open_device
-from android_harness.rounds.device_link import DeviceLink, Dropped, NoDeviceLeft
+from android_harness.rounds.device_link import DeviceLink, NoDeviceLeft
 from android_harness.rounds.training_device import ClientData, TrainingDevice, TrainingKit
 from fedss.console import UsageError, log
-from fedss.split_link import SplitLink
+from ondevice.contract.link import Answer, ClientFailure, Link
 from ondevice.contract.vocabulary import RoundPlan
 from ondevice.native.build import KernelBuildError
 from server_sim.data.population import open_population
-from server_sim.engines.in_process import Answer, ClientFailure, Link
+from server_sim.engines.mixture import MixedLink
 from server_sim.engines.simulated_clients import private_seed_in_run
 from server_sim.engines.workers import WorkerLink
 from server_sim.preparation import ClientsRecipe
@@ -83,7 +83,6 @@ def open_device_link(
         artifact=recipe.exported.directory,
         bundle_for=partial(bundle_for, cache, recipe.exported.runtime),
         client_data=_client_data(recipe),
-        precision=recipe.precision,
         timeout=choice.timeout,
     )
     with ExitStack() as stack:
@@ -97,11 +96,11 @@ def open_device_link(
         if not choice.simulated:
             yield on_devices
             return
-        yield SplitLink(on_devices, stack.enter_context(open_workers()), choice.simulated)
+        yield MixedLink(on_devices, stack.enter_context(open_workers()), choice.simulated)
 
 
 class _ServersLink:
-    """The devices in the server's words."""
+    """The devices, whose end the server takes for an interruption."""
 
     def __init__(self, devices: DeviceLink) -> None:
         self._devices = devices
@@ -110,8 +109,7 @@ class _ServersLink:
         self, plan: RoundPlan, client_ids: Sequence[int], answer: Answer
     ) -> Iterator[tuple[int, bytes | ClientFailure]]:
         try:
-            for client_id, outcome in self._devices.exchange(plan, client_ids, answer):
-                yield client_id, ClientFailure(outcome.reason) if isinstance(outcome, Dropped) else outcome
+            yield from self._devices.exchange(plan, client_ids, answer)
         except NoDeviceLeft as error:
             raise DevicesExhausted(str(error)) from error
 

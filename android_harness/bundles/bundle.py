@@ -2,7 +2,7 @@
 
 Nothing is installed on the device: the folder is pushed and its program started through the loader that it carries, so the
 same folder runs on any Linux kernel that shows its /proc: a phone, a board, an otherwise empty root.
-Two clients, for the same four verbs:
+Two clients, with the same verbs:
 
     executorch     fedss-client (`ondevice/native/client`), the kernels and the ExecuTorch runtime of the wheel
     onnxruntime    a Python with numpy, the *stock* onnxruntime wheel and the client of `onnxruntime_client/`
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from android_harness.bundles.debian_packages import unpack_package
+from android_harness.bundles.imported_modules import imported_modules
 from android_harness.bundles.wheels import PYTHON, unpack_wheel
 from android_harness.processes.cache_lock import cache_lock
 from ondevice.native import build as kernels
@@ -54,29 +55,6 @@ PYTHON_PACKAGES = (
     f"libpython{PYTHON}-stdlib",
 )  # the standard library, in two parts
 PYTHON_CLIENT = "android_harness.bundles.onnxruntime_client"
-ONDEVICE_MODULES = (
-    "__init__",
-    "backends/__init__",
-    "backends/onnxruntime_module",
-    "backends/padding",
-    "client/__init__",
-    "client/class_sampling",
-    "client/client",
-    "client/device_files",
-    "client/local_training",
-    "contract/__init__",
-    "contract/artifact",
-    "contract/golden_bounds",
-    "contract/golden_step",
-    "contract/manifest_fields",
-    "contract/plain_text",
-    "contract/portable_random",
-    "contract/safetensors_file",
-    "contract/vocabulary",
-    "contract/wire",
-)
-"""What the Python client imports of `ondevice`; none of it needs torch."""
-_PARTS = ("__init__", "__main__", "bench")
 # Packages of the standard library that are large and that no client imports.
 _LEFT_OUT = ("ensurepip", "idlelib", "lib2to3", "pydoc_data", "test", "tkinter", "turtledemo")
 
@@ -138,11 +116,11 @@ def build_bundle(cache_dir: Path, architecture: Architecture, runtime: BundleRun
         made_from = sorted(
             path
             for folder in (*kernels.SOURCE_FOLDERS, client.CLIENT_FOLDER)
-            for path in folder.iterdir()
+            for path in folder.rglob("*")
             if path.suffix in (".cpp", ".h", ".py")
         )
     else:
-        made_from = _client_modules()
+        made_from = client_modules()
         packages_python = [sources.package(name) for name in (*PYTHON_PACKAGES, f"python{PYTHON}-minimal")]
         wheels = [sources.wheel(requirement) for requirement in ONNXRUNTIME_WHEELS]
     made_from.append(Path(__file__))
@@ -260,7 +238,7 @@ def _add_python_client(making: Path, packages: list[Path], wheels: list[Path]) -
     for wheel in wheels:
         ignore = shutil.ignore_patterns("tests", "*.pyi", "transformers", "quantization", "tools", "f2py")
         shutil.copytree(wheel, app, ignore=ignore, dirs_exist_ok=True)
-    for module in _client_modules():
+    for module in client_modules():
         copy = app / module.relative_to(REPOSITORY)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(module, copy)
@@ -271,15 +249,9 @@ def _add_python_client(making: Path, packages: list[Path], wheels: list[Path]) -
     return (interpreter, "-I", "-B", "app")
 
 
-def _client_modules() -> list[Path]:
-    """What the Python client consists of."""
-    names = [f"ondevice/{name}.py" for name in ONDEVICE_MODULES]
-    names += [
-        "android_harness/__init__.py",
-        "android_harness/bundles/__init__.py",
-        *(f"android_harness/bundles/onnxruntime_client/{name}.py" for name in _PARTS),
-    ]
-    return [REPOSITORY / name for name in names]
+def client_modules() -> list[Path]:
+    """What the Python client consists of; none of it needs torch."""
+    return imported_modules(f"{PYTHON_CLIENT}.__main__", REPOSITORY)
 
 
 def _describe(
@@ -306,7 +278,7 @@ def _hashes(folder: Path) -> dict[str, str]:
 def _fingerprint(sources: dict[str, str], files: Iterable[Path]) -> str:
     digest = hashlib.sha256(json.dumps(sources, sort_keys=True).encode())
     for path in files:
-        digest.update(path.name.encode())
+        digest.update(path.relative_to(REPOSITORY).as_posix().encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -1,8 +1,7 @@
 """The clients of a round spread over devices: who trains where, and what becomes of failures.
 
 Every device holds one conversation at a time, in a thread of its own; the caller's thread hands clients out, answers their
-requests and hands updates back in the order of the clients, so that sums of floats do not depend on who was faster.  No
-client starts more than a few places ahead of the one that is waited for, so that memory does not depend on it either.
+questions and hands updates back in the order of the clients (`OrderedWindow`).
 
     the link is lost, a file is damaged,
     an answer makes no sense                the device is set aside, looked at again with growing pauses and made ready
@@ -19,14 +18,15 @@ import math
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from android_harness.devices.device import DeviceError, FailureReason
-from android_harness.rounds.cross_thread_request import Abandoned, Answer, CrossThreadRequest
 from android_harness.rounds.training_device import TrainingDevice
+from ondevice.contract.cross_thread_request import Abandoned, CrossThreadRequest
+from ondevice.contract.link import Answer, ClientFailure
+from ondevice.contract.ordered_window import OrderedWindow, Turn
 from ondevice.contract.vocabulary import RoundPlan
 from ondevice.contract.wire import WireError
 
@@ -39,13 +39,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between two looks at a devic
 
 class NoDeviceLeft(DeviceError):
     """Nothing is left to train on; the message has every device's reason."""
-
-
-@dataclass(frozen=True)
-class Dropped:
-    """A client without an update, and why."""
-
-    reason: str
 
 
 @dataclass
@@ -78,22 +71,18 @@ class DeviceLink:
 
     def exchange(
         self, plan: RoundPlan, client_ids: Sequence[int], answer: Answer
-    ) -> Generator[tuple[int, bytes | Dropped], None, None]:
+    ) -> Generator[tuple[int, bytes | ClientFailure], None, None]:
         """Every client's update message, or why there is none, in the order of `client_ids`."""
-        waiting = deque(_Turn(place, client_id) for place, client_id in enumerate(client_ids))
-        finished: dict[int, bytes | Dropped] = {}
-        next_out = 0
+        window: _Window = OrderedWindow(client_ids, ahead=2 * len(self._seats))
         try:
-            while next_out < len(client_ids):
-                self._start_what_can(plan, waiting, horizon=next_out + 2 * len(self._seats))
+            while not window.is_done:
+                self._start_what_can(plan, window)
                 event = self._next_event()
                 if isinstance(event, CrossThreadRequest):
                     event.reply(answer)
                 elif isinstance(event, _Ended):
-                    self._take_end(event, waiting, finished)
-                while next_out in finished:
-                    yield client_ids[next_out], finished.pop(next_out)
-                    next_out += 1
+                    self._take_end(event, window)
+                yield from window.ready()
         except (GeneratorExit, Exception):  # Ctrl-C alone does not wait for the clients that are training now
             self._let_end()
             raise
@@ -105,8 +94,8 @@ class DeviceLink:
         for seat in self._seats:
             seat.device.close()
 
-    def _start_what_can(self, plan: RoundPlan, waiting: deque[_Turn], horizon: int) -> None:
-        """Every idle device gets a client, or a new chance if it was away long enough."""
+    def _start_what_can(self, plan: RoundPlan, window: _Window) -> None:
+        """Every idle device gets a client, one whose data it has already if it can be, or a new chance if it was away."""
         now = time.monotonic()
         for seat in self._seats:
             if seat.busy:
@@ -115,13 +104,12 @@ class DeviceLink:
                 if now >= seat.look_again_at:
                     self._start(seat, None, seat.device.make_ready)
                 continue
-            turn = _choose(waiting, horizon, seat.device)
+            turn = window.start(preferred=seat.device.holds)
             if turn is not None:
-                waiting.remove(turn)
                 self._start(seat, turn, partial(self._converse, seat, plan, turn))
         self._check_that_one_is_left(now)
 
-    def _start(self, seat: _Seat, turn: _Turn | None, work: Callable[[], bytes | None]) -> None:
+    def _start(self, seat: _Seat, turn: Turn | None, work: Callable[[], bytes | None]) -> None:
         def run() -> None:
             try:
                 ended = _Ended(seat, turn, work())
@@ -133,9 +121,9 @@ class DeviceLink:
         # A daemon: Ctrl-C must be able to end this process while a phone is busy.
         threading.Thread(target=run, name=f"device {seat.device.name}", daemon=True).start()
 
-    def _converse(self, seat: _Seat, plan: RoundPlan, turn: _Turn) -> bytes:
-        def ask(client_id: int, request: bytes) -> bytes:
-            asked = CrossThreadRequest(client_id, request)
+    def _converse(self, seat: _Seat, plan: RoundPlan, turn: Turn) -> bytes:
+        def ask(question: bytes) -> bytes:
+            asked = CrossThreadRequest(turn.client_id, question)
             self._events.put(asked)
             return asked.wait()
 
@@ -150,16 +138,16 @@ class DeviceLink:
         except queue.Empty:
             return None
 
-    def _take_end(self, event: _Ended, waiting: deque[_Turn], finished: dict[int, bytes | Dropped]) -> None:
+    def _take_end(self, event: _Ended, window: _Window) -> None:
         seat, turn, outcome = event.seat, event.turn, event.outcome
         seat.busy = False
         if turn is None:
             self._take_readiness(seat, outcome)
         elif isinstance(outcome, bytes):
             seat.tally.trained += 1
-            finished[turn.place] = outcome
-        elif isinstance(outcome, WireError):  # the server refused the request
-            finished[turn.place] = Dropped(f"bad message: {outcome}")
+            window.finish(turn, outcome)
+        elif isinstance(outcome, WireError):  # the server refused a question
+            window.finish(turn, ClientFailure(f"bad message: {outcome}"))
         elif isinstance(outcome, DeviceError):
             reason = f"{outcome.reason}: {outcome}"
             seat.tally.failed += 1
@@ -168,10 +156,9 @@ class DeviceLink:
                 self._set_aside(seat, reason, passing=True)
             if outcome.reason in _WORTH_ANOTHER_TRY and turn.tries < self._retries:
                 self._tell(f"client {turn.client_id} is tried again: {reason}")
-                turn.tries += 1
-                waiting.appendleft(turn)
+                window.try_again(turn)
             else:
-                finished[turn.place] = Dropped(reason)
+                window.finish(turn, ClientFailure(reason))
         else:
             assert isinstance(outcome, BaseException)
             raise outcome
@@ -220,15 +207,6 @@ class DeviceLink:
 
 
 @dataclass
-class _Turn:
-    """A client that wants to train, and its place in the round."""
-
-    place: int
-    client_id: int
-    tries: int = 0
-
-
-@dataclass
 class _Seat:
     """A device as the link sees it."""
 
@@ -245,11 +223,8 @@ class _Ended:
     """A device is idle again: an update, None where it was made ready, or what went wrong."""
 
     seat: _Seat
-    turn: _Turn | None
+    turn: Turn | None
     outcome: bytes | BaseException | None
 
 
-def _choose(waiting: deque[_Turn], horizon: int, device: TrainingDevice) -> _Turn | None:
-    """A client whose data the device has already, otherwise the first."""
-    near = [turn for turn in waiting if turn.place < horizon]
-    return next((turn for turn in near if device.holds(turn.client_id)), next(iter(near), None))
+_Window = OrderedWindow[bytes | ClientFailure]

@@ -5,15 +5,21 @@ In the device's folder:
     bundle/          the client program with its loader and libraries
     artifact/        the exported step
     clients/ID/      a client's examples and its private seed: pushed once, never sent back
-    exchange/        the conversation under way: plan, request, slice, update
+    exchange/        the conversation under way: the plan, the client's messages `said-0`, `said-1`, ..., and the server's
+                     answers to them, `answers/0`, `answers/1`, ...
 
 Everything but `exchange/` outlives a round, and is trusted only as long as nothing has gone wrong: after a lost link or a
 damaged file it is all pushed again, and every push is compared by hash.  The client itself checks the artifact's hashes
-before every training.  Clients draw S_k anew from their seed, so a conversation that was cut off can be held again.
+before every training.
+
+A conversation is a loop: the client is started, comes to a question that is not answered yet, says so and ends; the server's
+answer is put beside the others, and the client, started again, repeats the conversation and goes on from there.  Everything
+random is drawn from its seed, so a conversation that was cut off can be held again as well.
 """
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,21 +29,16 @@ from pathlib import Path
 from android_harness.bundles.bundle import Bundle
 from android_harness.devices.device import Device, DeviceDescription, DeviceError, FailureReason
 from android_harness.devices.guarded_device import GuardedDevice
-from android_harness.rounds.cross_thread_request import Answer
 from android_harness.rounds.installed_client import ARTIFACT, InstalledClient
-from ondevice.client.device_files import DevicePlan, write_examples, write_plan, write_seed
+from ondevice.client.device_files import write_examples, write_plan, write_seed
+from ondevice.contract.link import Ask
 from ondevice.contract.vocabulary import ExampleSet, RoundPlan
-from ondevice.contract.wire import Precision
 
 CLIENTS, EXCHANGE = "clients", "exchange"
-DATA, SEED, PLAN, REQUEST, SLICE, UPDATE = (
-    "data.safetensors",
-    "seed",
-    "plan.json",
-    "request",
-    "slice",
-    "update",
-)
+DATA, SEED, PLAN, ANSWERS, SAID = "data.safetensors", "seed", "plan", "answers", "said"
+
+MOST_QUESTIONS = 32
+"""Of one conversation: a client that goes on asking must not hold its device, and the round, for ever."""
 
 _IN_DOUBT = (FailureReason.GONE, FailureReason.CORRUPT, FailureReason.MISSING)
 """After these nobody knows what is still on the device."""
@@ -59,7 +60,6 @@ class TrainingKit:
     bundle_for: Callable[[str], Bundle]
     """By the ABI that the device tells; `DeviceError` where there is none."""
     client_data: Callable[[int], ClientData]
-    precision: Precision = "fp32"
     timeout: float = 600.0
     """Seconds that one program may run on a device."""
 
@@ -97,7 +97,7 @@ class TrainingDevice:
         self._client.run("check", {"--artifact": ARTIFACT})
         self._in_doubt = False
 
-    def converse(self, plan: RoundPlan, client_id: int, ask: Answer) -> bytes:
+    def converse(self, plan: RoundPlan, client_id: int, ask: Ask) -> bytes:
         """One client's round: its update, or `DeviceError`.  What `ask` raises passes through."""
         try:
             try:
@@ -139,29 +139,38 @@ class TrainingDevice:
                     self._opened.pop().close()
             raise
 
-    def _converse(self, plan: RoundPlan, client_id: int, ask: Answer) -> bytes:
+    def _converse(self, plan: RoundPlan, client_id: int, ask: Ask) -> bytes:
         device, client = self._device, self._client
         assert client is not None  # made ready before any conversation
         device.remove(EXCHANGE)  # what a conversation that failed has left
+        own = f"{CLIENTS}/{client_id}"
+        options = {
+            "--data": f"{own}/{DATA}",
+            "--seed-file": f"{own}/{SEED}",
+            "--plan": f"{EXCHANGE}/{PLAN}",
+            "--artifact": ARTIFACT,
+            "--answers": f"{EXCHANGE}/{ANSWERS}",
+        }
         with tempfile.TemporaryDirectory(prefix="fedss-exchange-") as scratch:
             here = Path(scratch)
             if client_id not in self._holds:
                 self._push_data(client_id, here / "client")
-            write_plan(here / PLAN, DevicePlan(plan, client_id, self._kit.precision))
+            write_plan(here / PLAN, plan, client_id)
             device.push(here / PLAN, f"{EXCHANGE}/{PLAN}")
-            own = f"{CLIENTS}/{client_id}"
-            options = {
-                "--data": f"{own}/{DATA}",
-                "--seed-file": f"{own}/{SEED}",
-                "--plan": f"{EXCHANGE}/{PLAN}",
-            }
-            client.run("request", {**options, "--out": f"{EXCHANGE}/{REQUEST}"})
-            request = device.pull_message(f"{EXCHANGE}/{REQUEST}", here / REQUEST)
-            (here / SLICE).write_bytes(ask(client_id, request))
-            device.push(here / SLICE, f"{EXCHANGE}/{SLICE}")
-            options |= {"--slice": f"{EXCHANGE}/{SLICE}", "--artifact": ARTIFACT}
-            client.run("train", {**options, "--out": f"{EXCHANGE}/{UPDATE}"})
-            return device.pull_message(f"{EXCHANGE}/{UPDATE}", here / UPDATE)
+            for number in range(MOST_QUESTIONS + 1):
+                said = f"{EXCHANGE}/{SAID}-{number}"
+                is_done = is_update(client.run("converse", {**options, "--out": said}).stdout)
+                message = device.pull_message(said, here / f"{SAID}-{number}")
+                if is_done:
+                    return message
+                if number < MOST_QUESTIONS:
+                    answer = here / f"answer-{number}"
+                    answer.write_bytes(ask(message))
+                    device.push(answer, f"{EXCHANGE}/{ANSWERS}/{number}")
+        raise DeviceError(
+            FailureReason.FAILED,
+            f"{self.name}: client {client_id} has asked {MOST_QUESTIONS} times and asks again; expected its update",
+        )
 
     def _push_data(self, client_id: int, folder: Path) -> None:
         data = self._kit.client_data(client_id)
@@ -170,3 +179,15 @@ class TrainingDevice:
         write_seed(folder / SEED, data.private_seed)
         self._device.push(folder, f"{CLIENTS}/{client_id}")
         self._holds.add(client_id)
+
+
+def is_update(printed: str) -> bool:
+    """Whether the client has trained, by the line it printed last; False if it asks, `DeviceError` if it says neither."""
+    with suppress(ValueError, IndexError, TypeError, KeyError, RecursionError):
+        event = json.loads(printed.splitlines()[-1])["event"]
+        if event in ("asks", "trained"):
+            return bool(event == "trained")
+    raise DeviceError(
+        FailureReason.FAILED,
+        f"converse printed something that is not understood; expected the event asks or trained: {printed[-300:]!r}",
+    )

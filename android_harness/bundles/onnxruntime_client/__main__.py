@@ -3,49 +3,60 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from android_harness.bundles.onnxruntime_client.bench import BenchJob, bench, peak_footprint_bytes, say
-from ondevice.backends.onnxruntime_module import OnnxruntimeBackend
+from android_harness.bundles.onnxruntime_client.replay import Replay, Unanswered
+from ondevice.backends import Backend
 from ondevice.client.client import Client
-from ondevice.client.device_files import DeviceFileError, DevicePlan, read_examples, read_plan, read_seed
-from ondevice.contract.artifact import ArtifactError, open_artifact
+from ondevice.client.device_files import DeviceFileError, read_examples, read_plan, read_seed, write_whole
+from ondevice.contract.artifact import Artifact, ArtifactError, open_artifact
+from ondevice.contract.choice import UnknownChoice
 from ondevice.contract.golden_step import check_golden
 from ondevice.contract.wire import WireError
 
-USAGE, BAD_FILE, CHECK_FAILED = 2, 3, 5
+FAILED, BAD_FILE, CHECK_FAILED = 1, 3, 5
 
 
 class CheckFailed(RuntimeError):
-    """The golden step was not reproduced, or training diverged."""
+    """The golden step was not reproduced."""
 
 
 def main() -> int:
     options = _parser().parse_args()
     try:
         options.verb(options)
-    except (OSError, ArtifactError, DeviceFileError, WireError) as error:
+    except (OSError, ArtifactError, DeviceFileError, UnknownChoice, WireError) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_FILE
     except CheckFailed as error:
         print(f"error: {error}", file=sys.stderr)
         return CHECK_FAILED
+    except ValueError as error:  # examples that the step does not take, training that diverged
+        print(f"error: {error}", file=sys.stderr)
+        return FAILED
     return 0
 
 
-def request(options: argparse.Namespace) -> None:
-    client, device_plan = _client(options)
-    _write(options.out, client.request(device_plan.plan))
-
-
-def train(options: argparse.Namespace) -> None:
+def converse(options: argparse.Namespace) -> None:
     wall, cpu = time.perf_counter(), time.process_time()
-    client, device_plan = _client(options)
-    backend = OnnxruntimeBackend(open_artifact(options.artifact), options.threads)
-    _write(options.out, client.train(device_plan.plan, options.slice.read_bytes(), backend))
+    client_id, plan = read_plan(options.plan)
+    client = Client(
+        client_id,
+        read_examples(options.data),
+        read_seed(options.seed_file),
+        lambda: _open_step(open_artifact(options.artifact), options.threads),
+    )
+    try:
+        update = client.converse(plan, Replay(options.answers).ask)
+    except Unanswered as open_question:
+        write_whole(options.out, open_question.question)
+        say(event="asks")
+        return
+    write_whole(options.out, update)
     say(
         event="trained",
         wall_ms=1e3 * (time.perf_counter() - wall),
@@ -56,9 +67,7 @@ def train(options: argparse.Namespace) -> None:
 
 def check(options: argparse.Namespace) -> None:
     artifact = open_artifact(options.artifact)
-    comparison = check_golden(
-        OnnxruntimeBackend(artifact, options.threads), artifact.initial(), artifact.golden()
-    )
+    comparison = check_golden(_open_step(artifact, options.threads), artifact.initial(), artifact.golden())
     say(
         event="checked",
         runtime="onnxruntime",
@@ -82,45 +91,32 @@ def run_bench(options: argparse.Namespace) -> None:
         if value > most:
             options.parser.error(f"--{name} is {value}; the artifact takes at most {most}")
     batch = options.batch or micro_batch
-    bench(
-        artifact, BenchJob(options.width, batch, micro_batch, options.steps, options.warmup, options.threads)
-    )
+    job = BenchJob(options.width, batch, micro_batch, options.steps, options.warmup, options.threads)
+    bench(artifact, job, _runtime())
 
 
-def _client(options: argparse.Namespace) -> tuple[Client, DevicePlan]:
-    device_plan = read_plan(options.plan)
-    client = Client(
-        device_plan.client_id,
-        read_examples(options.data),
-        read_seed(options.seed_file),
-        device_plan.precision,
-    )
-    return client, device_plan
+def _open_step(artifact: Artifact, threads: int) -> Backend:
+    return _runtime()(artifact, threads)
 
 
-def _write(path: Path, message: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(message)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def _runtime() -> Callable[[Artifact, int], Backend]:
+    # Imported when it is needed: a client that only asks has no use for the runtime.
+    from ondevice.backends.onnxruntime_module import OnnxruntimeBackend
+
+    return OnnxruntimeBackend
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("onnxruntime-client", allow_abbrev=False)
     verbs = parser.add_subparsers(required=True)
-    for name, verb in (("request", request), ("train", train), ("check", check), ("bench", run_bench)):
+    for name, verb in (("converse", converse), ("check", check), ("bench", run_bench)):
         options = verbs.add_parser(name, allow_abbrev=False)
         options.set_defaults(verb=verb, parser=options)
-        if name in ("request", "train"):
-            for file in ("data", "seed-file", "plan", "out"):
+        options.add_argument("--artifact", type=Path, required=True)
+        options.add_argument("--threads", type=_positive, default=1)
+        if name == "converse":
+            for file in ("data", "seed-file", "plan", "answers", "out"):
                 options.add_argument(f"--{file}", type=Path, required=True)
-        if name == "train":
-            options.add_argument("--slice", type=Path, required=True)
-        if name != "request":
-            options.add_argument("--artifact", type=Path, required=True)
-            options.add_argument("--threads", type=_positive, default=1)
         if name == "bench":
             options.add_argument("--width", type=_positive, required=True)
             options.add_argument("--batch", type=_positive)

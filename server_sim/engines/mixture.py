@@ -1,27 +1,28 @@
-"""A round on two links at once: some of its clients on one, the others on the other.
+"""A round on two engines at once: some of its clients on one, the others on the other.
 
 Both work at the same time, each in a thread; the server's answers are given in the caller's thread alone, because they
-touch the server's state.  Whichever link is ahead waits after a few updates, so that memory does not grow with the round.
+touch the server's state.  Whichever engine is ahead waits after a few updates, so that memory does not grow with the round.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from android_harness.rounds.cross_thread_request import Abandoned, CrossThreadRequest
+from ondevice.contract.cross_thread_request import Abandoned, CrossThreadRequest
+from ondevice.contract.link import Answer, ClientFailure, Link
+from ondevice.contract.ordered_window import OrderedWindow, Turn
 from ondevice.contract.vocabulary import RoundPlan
-from server_sim.engines.in_process import Answer, ClientFailure, Link
 
-_AHEAD = 2  # updates that a link may have ready before it waits
+_AHEAD = 2
+"""Updates that an engine may have ready before it waits."""
 
 
-class SplitLink:
-    """`second_share` of every round's clients, evenly among the others, go to the second link."""
+class MixedLink:
+    """`second_share` of every round's clients, evenly among the others, go to the second engine."""
 
     def __init__(self, first: Link, second: Link, second_share: int) -> None:
         self._links = (first, second)
@@ -31,24 +32,26 @@ class SplitLink:
         self, plan: RoundPlan, client_ids: Sequence[int], answer: Answer
     ) -> Iterator[tuple[int, bytes | ClientFailure]]:
         sides = split_evenly(len(client_ids), self._second_share)
+        # All start at once as far as the window knows: how far one is ahead of the other is each half's own affair.
+        window: OrderedWindow[bytes | ClientFailure] = OrderedWindow(client_ids, ahead=len(client_ids))
+        turns: tuple[list[Turn], list[Turn]] = ([], [])
+        while (turn := window.start()) is not None:
+            turns[sides[turn.place]].append(turn)
         events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-        halves = []
-        for side, link in enumerate(self._links):
-            own = [client_id for client_id, where in zip(client_ids, sides, strict=True) if where == side]
-            halves.append(_Half(side, link, plan, own, events))
+        halves = [_Half(link, plan, own, events) for link, own in zip(self._links, turns, strict=True)]
+        handed_out = iter(sides)
         try:
-            for side in sides:
-                half = halves[side]
-                while not half.ready:
-                    event = events.get()
-                    if isinstance(event, CrossThreadRequest):
-                        event.reply(answer)
-                    elif isinstance(event, _Brought):
-                        halves[event.side].ready.append(event.result)
-                    else:
-                        raise event
-                half.may_go_on.release()
-                yield half.ready.popleft()
+            while not window.is_done:
+                event = events.get()
+                if isinstance(event, CrossThreadRequest):
+                    event.reply(answer)
+                elif isinstance(event, _Brought):
+                    window.finish(event.turn, event.outcome)
+                else:
+                    raise event
+                for result in window.ready():
+                    halves[next(handed_out)].may_go_on.release()
+                    yield result
             for half in halves:
                 half.thread.join()
         except (GeneratorExit, Exception):  # Ctrl-C alone does not wait for the clients that are training now
@@ -74,29 +77,24 @@ def split_evenly(total: int, second: int) -> list[int]:
 
 
 class _Half:
-    """One link's part of a round, and the thread that holds it."""
+    """One engine's part of a round, and the thread that holds it."""
 
     def __init__(
-        self,
-        side: int,
-        link: Link,
-        plan: RoundPlan,
-        client_ids: Sequence[int],
-        events: queue.SimpleQueue[_Event],
+        self, link: Link, plan: RoundPlan, turns: Sequence[Turn], events: queue.SimpleQueue[_Event]
     ) -> None:
-        self.ready: deque[tuple[int, bytes | ClientFailure]] = deque()
         self.may_go_on = threading.Semaphore(_AHEAD)
         self._abandoned = False
 
-        def ask(client_id: int, request: bytes) -> bytes:
-            asked = CrossThreadRequest(client_id, request)
+        def ask(client_id: int, question: bytes) -> bytes:
+            asked = CrossThreadRequest(client_id, question)
             events.put(asked)
             return asked.wait()
 
         def run() -> None:
             try:
-                for result in link.exchange(plan, client_ids, ask):
-                    events.put(_Brought(side, result))
+                results = link.exchange(plan, [turn.client_id for turn in turns], ask)
+                for turn, (_, outcome) in zip(turns, results, strict=True):
+                    events.put(_Brought(turn, outcome))
                     self.may_go_on.acquire()
                     if self._abandoned:
                         return
@@ -104,7 +102,7 @@ class _Half:
                 events.put(error)
 
         # A daemon: a second Ctrl-C ends the process while clients train.
-        self.thread = threading.Thread(target=run, name=f"half {side} of a round", daemon=True)
+        self.thread = threading.Thread(target=run, name="half of a round", daemon=True)
         self.thread.start()
 
     def abandon(self) -> None:
@@ -115,10 +113,10 @@ class _Half:
 
 @dataclass(frozen=True)
 class _Brought:
-    """The next result of one side."""
+    """The next outcome of one side."""
 
-    side: int
-    result: tuple[int, bytes | ClientFailure]
+    turn: Turn
+    outcome: bytes | ClientFailure
 
 
 _Event = CrossThreadRequest | _Brought | BaseException

@@ -1,4 +1,4 @@
-"""A client's request on its way from the thread that holds its conversation to the server's, and the slice on its way back.
+"""A client's question on its way from the thread that holds its conversation to the server's, and the answer back.
 
 Answers touch the server's state, so they are given in the server's thread alone.
 """
@@ -6,10 +6,8 @@ Answers touch the server's state, so they are given in the server's thread alone
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
 
-Answer = Callable[[int, bytes], bytes]
-"""The server's part of a conversation: (client_id, request) -> slice."""
+from ondevice.contract.link import Answer
 
 
 class Abandoned(RuntimeError):
@@ -19,14 +17,14 @@ class Abandoned(RuntimeError):
 class CrossThreadRequest:
     """Made and waited for in one thread, answered or refused in another."""
 
-    def __init__(self, client_id: int, request: bytes) -> None:
+    def __init__(self, client_id: int, question: bytes) -> None:
         self._client_id = client_id
-        self._request = request
+        self._question = question
         self._answers: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
 
     def reply(self, answer: Answer) -> None:
         try:
-            self._answers.put(answer(self._client_id, self._request))
+            self._answers.put(answer(self._client_id, self._question))
         except Exception as error:  # raised where it is waited for, so that no thread is left waiting
             self.refuse(error)
 
