@@ -20,25 +20,41 @@ from android_harness.bundles.bundle import Bundle
 from android_harness.devices.adb import AdbDevice
 from android_harness.devices.adb_server import AdbServer
 from android_harness.devices.command_frame import BadFrame, CommandFrame
-from android_harness.devices.device import Device, DeviceDescription, RunResult
+from android_harness.devices.device import Device, DeviceDescription, DeviceError, RunResult
 from android_harness.devices.host import HostDevice
-from android_harness.rounds.device_link import DeviceLink, Dropped
-from android_harness.rounds.training_device import ClientData, TrainingDevice, TrainingKit
-from ondevice.contract.vocabulary import ExampleSet, LocalTraining, RoundPlan
+from android_harness.rounds.device_link import DeviceLink
+from android_harness.rounds.training_device import (
+    MOST_QUESTIONS,
+    ClientData,
+    TrainingDevice,
+    TrainingKit,
+    is_update,
+)
+from ondevice.contract.choice import Choice
+from ondevice.contract.link import ClientFailure
+from ondevice.contract.vocabulary import COLUMNS, IMAGES, ExampleSet, RoundPlan
 from ondevice.contract.wire import MAX_MESSAGE_BYTES
 
-PLAN = RoundPlan(0, 10, 2, local_training=LocalTraining())
+PLAN = RoundPlan(0, {COLUMNS: 10}, Choice("positives"), Choice("uniform"))
 LIAR = 1
 """The client whose device lies while it trains."""
 
 CLIENT = """
 verb=$1
 while [ $# -gt 0 ]; do
-  case "$1" in --out) out=$2;; --seed-file) client=$(basename $(dirname $2));; esac
+  case "$1" in
+    --out) out=$2;; --answers) answers=$2;; --seed-file) client=$(basename $(dirname $2));;
+  esac
   shift
 done
-if [ "$client" = 1 ] && [ "$verb" = "$LYING_VERB" ]; then eval "$LIE"; exit; fi
-[ -z "$out" ] || printf "$verb of $client" > "$out"
+[ "$verb" = converse ] || exit 0
+if [ -e "$answers/0" ]; then event=trained; else event=asks; fi
+if [ "$client" = 1 ] && [ "$event" = "$LYING_EVENT" ]; then
+  eval "$LIE"
+else
+  printf "$event: $client" > "$out"
+fi
+echo "{\\"event\\": \\"$event\\"}"
 """
 
 ADB = """#!/bin/sh
@@ -65,7 +81,8 @@ class ShellBundle(Bundle):
 
 
 def client_data(client_id: int) -> ClientData:
-    return ClientData(ExampleSet(np.zeros((2, 1, 8, 8), np.uint8), np.array([0, 1])), private_seed=client_id)
+    images = np.zeros((2, 1, 8, 8), np.uint8)
+    return ClientData(ExampleSet({IMAGES: images}, np.array([0, 1])), private_seed=client_id)
 
 
 @pytest.fixture
@@ -84,8 +101,8 @@ def one_round(
 ) -> list[str]:
     """What became of clients 0, 1 and 2."""
 
-    def answer(client_id: int, request: bytes) -> bytes:
-        assert request == b"request of %d" % client_id
+    def answer(client_id: int, question: bytes) -> bytes:
+        assert question == b"asks: %d" % client_id
         if client_id == LIAR:
             about_to_lie()
         return b"slice"
@@ -94,11 +111,11 @@ def one_round(
     with closing(DeviceLink([device], retries=0, patience=5.0)) as link:
         found = list(link.exchange(PLAN, [0, LIAR, 2], answer))
     assert [client_id for client_id, _ in found] == [0, LIAR, 2]
-    return [outcome.reason if isinstance(outcome, Dropped) else outcome.decode() for _, outcome in found]
+    return [str(outcome) if isinstance(outcome, ClientFailure) else outcome.decode() for _, outcome in found]
 
 
 def assert_only_the_liar_is_dropped(found: list[str], complaint: str) -> None:
-    assert (found[0], found[2]) == ("train of 0", "train of 2")
+    assert (found[0], found[2]) == ("trained: 0", "trained: 2")
     assert complaint in found[1]
     assert len(found[1]) < 3000
 
@@ -106,9 +123,9 @@ def assert_only_the_liar_is_dropped(found: list[str], complaint: str) -> None:
 class LyingHost(HostDevice):
     """This machine; its client says something else for client 1."""
 
-    def __init__(self, verb: str, lie: str) -> None:
+    def __init__(self, event: str, lie: str) -> None:
         super().__init__()
-        self._lie = {"LYING_VERB": verb, "LIE": lie}
+        self._lie = {"LYING_EVENT": event, "LIE": lie}
 
     def run(
         self, argv: Sequence[str], timeout: float, env: Mapping[str, str] | None = None, stdin: bytes = b""
@@ -117,23 +134,57 @@ class LyingHost(HostDevice):
 
 
 @pytest.mark.parametrize(
-    ("verb", "lie", "complaint"),
+    ("event", "lie", "complaint"),
     [
-        ("request", 'mkdir "$out"', "not a file"),
-        ("train", 'mkdir "$out"', "not a file"),
-        ("train", 'mkfifo "$out"', "named pipe"),
-        ("train", 'truncate -s 3G "$out"', f"has {3 << 30} bytes; expected at most {MAX_MESSAGE_BYTES}"),
-        ("train", 'ln -s nowhere "$out"', "no file"),
-        ("train", "cat /dev/zero", "printed more than 16 MB on stdout"),
-        ("train", "cat /dev/zero >&2", "printed more than 16 MB on stderr"),
+        ("asks", 'mkdir "$out"', "not a file"),
+        ("trained", 'mkdir "$out"', "not a file"),
+        ("trained", 'mkfifo "$out"', "named pipe"),
+        ("trained", 'truncate -s 3G "$out"', f"has {3 << 30} bytes; expected at most {MAX_MESSAGE_BYTES}"),
+        ("trained", 'ln -s nowhere "$out"', "no file"),
+        ("trained", "true", "no file"),  # its question of before is not taken for an update
+        ("asks", 'printf x > "$out"; exit', "converse printed something"),
+        ("trained", 'printf x > "$out"; echo done; exit', "converse printed something"),
+        ("trained", "cat /dev/zero", "printed more than 16 MB on stdout"),
+        ("trained", "cat /dev/zero >&2", "printed more than 16 MB on stderr"),
     ],
 )
 def test_a_message_that_is_none_costs_its_client(
-    kit: TrainingKit, verb: str, lie: str, complaint: str
+    kit: TrainingKit, event: str, lie: str, complaint: str
 ) -> None:
     began = time.monotonic()
-    assert_only_the_liar_is_dropped(one_round(partial(LyingHost, verb, lie), kit), complaint)
+    assert_only_the_liar_is_dropped(one_round(partial(LyingHost, event, lie), kit), complaint)
     assert time.monotonic() - began < 30  # of 60 that a program may take
+
+
+def test_a_client_that_asks_for_ever_is_dropped(kit: TrainingKit) -> None:
+    asked: list[None] = []
+    again = 'printf "asks: 1" > "$out"; event=asks'
+    found = one_round(partial(LyingHost, "trained", again), kit, about_to_lie=lambda: asked.append(None))
+    assert_only_the_liar_is_dropped(found, f"has asked {MOST_QUESTIONS} times and asks again")
+    assert len(asked) == MOST_QUESTIONS
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "",
+        "asks",
+        "[]",
+        "7",
+        '"asks"',
+        "{}",
+        '{"event": "lunch"}',
+        '{"event": ["asks"]}',
+        "[" * 100_000,
+        "1" * 5000,
+    ],
+)
+def test_what_a_client_prints_is_one_of_two_events_or_quoted_briefly(printed: str) -> None:
+    assert not is_update('{"event": "asks"}\n')
+    assert is_update('a remark\n{"event": "trained", "wall_ms": 1}\n')
+    with pytest.raises(DeviceError, match="expected the event asks or trained") as failure:
+        is_update(printed)
+    assert len(str(failure.value)) < 1000
 
 
 class Stumbling(HostDevice):
@@ -187,7 +238,7 @@ def test_a_device_that_cannot_be_described_is_set_aside(kit: TrainingKit) -> Non
     told: list[str] = []
     with closing(DeviceLink(devices, tell=told.append)) as link:
         found = list(link.exchange(PLAN, [0, 1], lambda _, request: request))
-    assert [outcome for _, outcome in found] == [b"train of 0", b"train of 1"]
+    assert [outcome for _, outcome in found] == [b"trained: 0", b"trained: 1"]
     assert any("odd is set aside, corrupt: " in line for line in told)
 
 
@@ -209,7 +260,7 @@ def instead_of(what: str) -> str:
     return f'sh -c "$1" 2> "$LIES/said"; sed "{what}" "$LIES/said" >&2'
 
 
-ABOUT_HASHES, ABOUT_SIZES, ABOUT_TRAINING = "sha256sum <.*update", "stat -c.*update", "client.sh train"
+ABOUT_HASHES, ABOUT_SIZES, ABOUT_TRAINING = "sha256sum <.*said-1", "stat -c.*said-1", "client.sh converse"
 
 
 @pytest.mark.parametrize(

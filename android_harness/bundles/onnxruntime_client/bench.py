@@ -22,8 +22,8 @@ from ondevice.contract.artifact import Artifact
 from ondevice.contract.step_signature import (
     EXAMPLES,
     LOSS,
-    ArraySpec,
     Arrays,
+    ArraySpec,
     StepSignature,
     gradient_of,
     rows_of,
