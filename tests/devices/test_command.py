@@ -151,7 +151,7 @@ def test_a_run_whose_only_device_was_never_there_ends_with_4_at_once(simulated: 
         (["--simulated", "1"], "--simulated is for runs with --device"),
         (["--device", "host", "--runtime", "eager"], "--runtime is 'eager'; devices have a client for"),
         (["--device", "adb:x", "--device", "adb:x"], "--device names adb:x twice"),
-        (["--device", "host", "--set", "client.method=centralized"], "no clients to train on devices"),
+        (["--device", "host", "--set", "scheme.name=centralized"], "no clients to train on devices"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_made(

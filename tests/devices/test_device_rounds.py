@@ -14,23 +14,40 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.arm_programs import CACHE, require_programs
-from helpers.device_case import NUM_CLASSES, SPEC, export_small, furthest
+from helpers.device_case import (
+    NUM_CLASSES,
+    SPEC,
+    expected_update,
+    export_small,
+    first_question,
+    furthest,
+    plan_of,
+)
 
 from android_harness.devices.device import Device, DeviceDescription, RunResult
 from android_harness.devices.host import HostDevice
 from android_harness.devices.qemu import QEMU_PROGRAMS, QemuDevice
 from android_harness.emulator.machine import EMULATOR_PROGRAMS, Emulator, tied_emulator
-from android_harness.rounds.device_link import DeviceLink, Dropped, NoDeviceLeft
+from android_harness.rounds.device_link import DeviceLink, NoDeviceLeft
 from android_harness.rounds.training_device import ClientData, TrainingDevice, TrainingKit
 from fedss.device_rounds import bundle_for
 from ondevice.backends.opening import open_backend
 from ondevice.client.client import Client
 from ondevice.contract.artifact import Artifact
-from ondevice.contract.vocabulary import Columns, ExampleSet, LocalTraining, ModelSlice, RoundPlan
+from ondevice.contract.choice import Choice
+from ondevice.contract.link import ClientFailure
+from ondevice.contract.vocabulary import (
+    COLUMNS,
+    IMAGES,
+    ExampleSet,
+    LocalTraining,
+    ModelSlice,
+    RoundPlan,
+    Rows,
+)
 from ondevice.contract.wire import (
     MAX_MESSAGE_BYTES,
     Envelope,
-    Expected,
     WireError,
     request_from_bytes,
     slice_to_bytes,
@@ -39,7 +56,7 @@ from ondevice.contract.wire import (
 
 pytestmark = pytest.mark.slow
 
-PLAN = RoundPlan(0, NUM_CLASSES, 20, local_training=LocalTraining(batch_size=6, learning_rate=0.05))
+PLAN = plan_of(20, training=LocalTraining(batch_size=6, learning_rate=0.05))
 LARGE = 9
 """A client with far more examples than the others: 3 MB."""
 
@@ -57,26 +74,25 @@ class Federation:
         count = 12_000 if client_id == LARGE else 8
         images = source.integers(0, 256, (count, *SPEC.image_shape), np.uint8)
         held = source.integers(0, NUM_CLASSES, 5)
-        return ClientData(ExampleSet(images, source.choice(held, count)), private_seed=1000 + client_id)
+        examples = ExampleSet({IMAGES: images}, source.choice(held, count))
+        return ClientData(examples, private_seed=1000 + client_id)
 
     def answer(self, client_id: int, request: bytes) -> bytes:
         envelope = Envelope(PLAN.round_index, client_id)
-        class_ids = request_from_bytes(request, envelope, NUM_CLASSES)
+        ids = request_from_bytes(request, envelope, PLAN.table_sizes)[COLUMNS]
         weights = self.artifact.initial()
-        extractor = {name: weights[name] for name in self.artifact.trainable}
-        columns = Columns(class_ids, self._columns[class_ids])
-        return slice_to_bytes(envelope, ModelSlice(extractor, columns), "fp32")
+        dense = {name: weights[name] for name in self.artifact.signature.dense_shapes}
+        return slice_to_bytes(envelope, ModelSlice(dense, {COLUMNS: Rows(ids, self._columns[ids])}))
 
     def is_right(self, client_id: int, update: bytes, plan: RoundPlan = PLAN) -> bool:
         """Whether a device's update is the one that the Python client would have sent."""
         data = self.client_data(client_id)
-        client = Client(client_id, data.examples, data.private_seed)
-        request = client.request(plan)
-        own = client.train(plan, self.answer(client_id, request), self._backend)
+        client = Client(client_id, data.examples, data.private_seed, lambda: self._backend)
+        own = client.converse(plan, partial(self.answer, client_id))
         envelope = Envelope(plan.round_index, client_id)
-        class_ids = request_from_bytes(request, envelope, NUM_CLASSES)
-        expected = Expected(NUM_CLASSES, SPEC.column_dim, self.artifact.parameter_shapes)
-        read = partial(update_from_bytes, envelope=envelope, class_ids=class_ids, expected=expected)
+        question = first_question(client_id, data.examples, data.private_seed, plan)
+        ids = request_from_bytes(question, envelope, plan.table_sizes)
+        read = partial(update_from_bytes, envelope=envelope, ids=ids, expected=expected_update(self.artifact))
         return furthest(read(update), read(own)) < 1e-4
 
     def kit(self, timeout: float = 300.0) -> TrainingKit:
@@ -105,8 +121,9 @@ class Watched:
     def run(
         self, argv: Sequence[str], timeout: float, env: Mapping[str, str] | None = None, stdin: bytes = b""
     ) -> RunResult:
-        for verb in {"check", "request", "train"} & set(argv):
-            self._about_to_run(verb)
+        moments = {"check": "check", "exchange/said-0": "ask", "exchange/said-1": "train"}
+        for word in moments.keys() & set(argv):
+            self._about_to_run(moments[word])
         return self._device.run(argv, timeout, env, stdin)
 
     def pull(self, remote: str, local: Path, at_most: int = MAX_MESSAGE_BYTES) -> None:
@@ -123,14 +140,14 @@ class Watched:
 
 
 class Once:
-    """Does something the first time that a verb is about to run, a moment later: while it runs."""
+    """Does something the first time that the client is about to check, ask or train, a moment later: while it runs."""
 
-    def __init__(self, verb: str, act: Callable[[], None], delay: float = 0.0) -> None:
-        self._verb, self._act, self._delay = verb, act, delay
+    def __init__(self, moment: str, act: Callable[[], None], delay: float = 0.0) -> None:
+        self._moment, self._act, self._delay = moment, act, delay
         self.done: threading.Timer | None = None
 
-    def __call__(self, verb: str) -> None:
-        if verb == self._verb and self.done is None:
+    def __call__(self, moment: str) -> None:
+        if moment == self._moment and self.done is None:
             self.done = threading.Timer(self._delay, self._act)
             self.done.start()
             if not self._delay:
@@ -154,8 +171,8 @@ def outcomes(
     found = list(link.exchange(plan, client_ids, federation.answer))
     assert [client_id for client_id, _ in found] == list(client_ids)
     return [
-        outcome.reason
-        if isinstance(outcome, Dropped)
+        str(outcome)
+        if isinstance(outcome, ClientFailure)
         else ("right" if federation.is_right(client_id, outcome, plan) else "wrong")
         for client_id, outcome in found
     ]
@@ -226,7 +243,7 @@ def test_a_client_that_is_killed_for_memory_is_dropped_and_the_next_one_trains(
     federation: Federation, phone: Emulator
 ) -> None:
     # All ids of a full softmax over 50 million classes are 400 MB; the phone has 160.
-    too_much = replace(PLAN, method="full_softmax", num_negatives=0, num_classes=50_000_000)
+    too_much = replace(PLAN, sampler=Choice("all_rows"), table_sizes={COLUMNS: 50_000_000})
     with linked(on_phone(phone, federation.kit())) as (link, _):
         (reason,) = outcomes(link, federation, [0], too_much)
         assert reason.startswith("killed for memory: ")
@@ -252,7 +269,7 @@ def test_a_phone_that_loses_power_in_the_middle_of_a_round_goes_on_when_it_is_ba
 def test_when_the_phone_is_lost_its_client_is_dropped_and_the_round_goes_on_elsewhere(
     federation: Federation, phone: Emulator
 ) -> None:
-    lost = on_phone(phone, federation.kit(), Once("request", phone.power_off))
+    lost = on_phone(phone, federation.kit(), Once("ask", phone.power_off))
     lost.make_ready()  # before the host has trained everyone
     try:
         with linked(lost, on_host(federation.kit()), retries=0) as (link, _):
@@ -298,9 +315,9 @@ def test_a_full_disk_drops_the_client_that_needs_the_room_and_only_that_one(
     try:
         with linked(on_phone(phone, federation.kit())) as (link, _):
             # Refused, so that its data is on the phone and nobody trains on it.
-            assert list(link.exchange(PLAN, [LARGE], refuse)) == [
-                (LARGE, Dropped(f"bad message: no slice for client {LARGE}"))
-            ]
+            ((client_id, refused),) = link.exchange(PLAN, [LARGE], refuse)
+            assert isinstance(refused, ClientFailure)
+            assert (client_id, str(refused)) == (LARGE, f"bad message: no slice for client {LARGE}")
             phones_shell("cd /data/local/tmp && dd if=/dev/zero of=photos bs=4096")
             # What was kept for a round that may come makes room for a client that is here now.
             assert outcomes(link, federation, [0]) == ["right"]

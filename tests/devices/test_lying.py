@@ -48,7 +48,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 [ "$verb" = converse ] || exit 0
-if [ -e "$answers/0" ]; then event=trained; else event=asks; fi
+if [ -e "$answers/${LAST_ANSWER:-0}" ]; then event=trained; else event=asks; fi
 if [ "$client" = 1 ] && [ "$event" = "$LYING_EVENT" ]; then
   eval "$LIE"
 else
@@ -154,6 +154,23 @@ def test_a_message_that_is_none_costs_its_client(
     began = time.monotonic()
     assert_only_the_liar_is_dropped(one_round(partial(LyingHost, event, lie), kit), complaint)
     assert time.monotonic() - began < 30  # of 60 that a program may take
+
+
+class Curious(HostDevice):
+    """This machine; its client asks three times, and sends the last answer as its update."""
+
+    def run(
+        self, argv: Sequence[str], timeout: float, env: Mapping[str, str] | None = None, stdin: bytes = b""
+    ) -> RunResult:
+        curious = {"LAST_ANSWER": "2", "LYING_EVENT": "trained", "LIE": 'cat "$answers"/* > "$out"'}
+        return super().run(argv, timeout, {**(env or {}), **curious}, stdin)
+
+
+def test_a_client_may_ask_as_often_as_its_scheme_needs(kit: TrainingKit) -> None:
+    answers = iter((b"once ", b"twice ", b"thrice"))
+    with closing(DeviceLink([TrainingDevice("phone", Curious, kit)])) as link:
+        found = list(link.exchange(PLAN, [LIAR], lambda _, question: next(answers) if question else b""))
+    assert found == [(LIAR, b"once twice thrice")]
 
 
 def test_a_client_that_asks_for_ever_is_dropped(kit: TrainingKit) -> None:

@@ -7,44 +7,57 @@ import shutil
 import subprocess
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
 from export.pipeline import export_artifact
 from export.recipe import ExportRecipe
+from ondevice.backends import Backend
 from ondevice.backends.opening import Runtime
 from ondevice.client.client import Client
-from ondevice.client.device_files import DevicePlan, write_examples, write_plan, write_seed
-from ondevice.contract import safetensors_file
+from ondevice.client.device_files import write_examples, write_plan, write_seed
+from ondevice.client.transforms import transformed
+from ondevice.contract import safetensors_file, wire
 from ondevice.contract.artifact import GOLDEN, Artifact, FileEntry, open_artifact, rewrite_manifest
+from ondevice.contract.choice import Choice
+from ondevice.contract.step_signature import gradient_of
 from ondevice.contract.vocabulary import (
+    COLUMNS,
+    IMAGES,
     ClientUpdate,
-    Columns,
     ExampleSet,
     FloatArray,
+    IntArray,
     LocalTraining,
     ModelSlice,
     RoundPlan,
+    Rows,
     StepSpec,
 )
-from ondevice.contract.wire import (
-    Envelope,
-    Expected,
-    Precision,
-    request_from_bytes,
-    slice_to_bytes,
-    update_from_bytes,
-)
+from ondevice.contract.wire import Envelope, Expected
 
 SPEC = StepSpec("three_convolutions", embedding_dim=8, image_shape=(1, 16, 16))
 NUM_CLASSES = 300
 SEED = 0xFEED_FACE_CAFE_BEEF
-PLAN = RoundPlan(
+
+
+def plan_of(num_negatives: int, round_index: int = 0, training: LocalTraining | None = None) -> RoundPlan:
+    """FedSS over the classes of these tests."""
+    return RoundPlan(
+        round_index,
+        {COLUMNS: NUM_CLASSES},
+        Choice("uniform_negatives", {"num_negatives": num_negatives}),
+        Choice("uniform"),
+        local_training=training or LocalTraining(),
+    )
+
+
+PLAN = plan_of(
+    20,
     round_index=3,
-    num_classes=NUM_CLASSES,
-    num_negatives=20,
     # A partial last batch, and batches that are not a multiple of the micro-batch of 4.
-    local_training=LocalTraining(epochs=2, batch_size=6, learning_rate=0.05, weight_decay=1e-3, momentum=0.9),
+    training=LocalTraining(epochs=2, batch_size=6, learning_rate=0.05, weight_decay=1e-3, momentum=0.9),
 )
 
 
@@ -56,7 +69,7 @@ def copy_with_wrong_golden_step(artifact: Artifact, directory: Path) -> Artifact
     """All hashes are right; the gradient that is expected of the first tensor is not."""
     copy = open_artifact(Path(shutil.copytree(artifact.directory, directory)))
     tensors, _ = safetensors_file.read_file(copy.path(GOLDEN))
-    name = f"gradient/{copy.trainable[0]}"
+    name = f"output/{gradient_of(copy.signature.trained[0])}"
     tensors[name] = np.asarray(tensors[name]) * np.float32(1.001)
     replace_file(copy, GOLDEN, safetensors_file.to_bytes(tensors, {}))
     return open_artifact(directory)
@@ -69,68 +82,120 @@ def replace_file(artifact: Artifact, name: str, data: bytes) -> None:
     rewrite_manifest(artifact.directory, replace(artifact.manifest, files=files))
 
 
+class _FirstQuestion(Exception):
+    """Ends a conversation where the server has to speak."""
+
+
+def _no_backend() -> NoReturn:
+    raise AssertionError("a client that only asks opens no backend")
+
+
+def first_question(client_id: int, examples: ExampleSet, private_seed: int, plan: RoundPlan) -> bytes:
+    """What the Python client asks first."""
+    asked: list[bytes] = []
+
+    def ask(question: bytes) -> bytes:
+        asked.append(question)
+        raise _FirstQuestion
+
+    try:
+        Client(client_id, examples, private_seed, _no_backend).converse(plan, ask)
+    except _FirstQuestion:
+        return asked[0]
+    raise AssertionError("a client trained without a question")
+
+
+def expected_update(artifact: Artifact) -> Expected:
+    """What an update to this artifact's model must look like."""
+    signature = artifact.signature
+    return Expected(signature.dense_shapes, {COLUMNS: NUM_CLASSES}, signature.table_dims)
+
+
 @dataclass(frozen=True)
 class DeviceCase:
-    """A folder with data, seed, plan, and the slice that answers the request."""
+    """A folder with data, seed, plan, and the slice that answers the client's question."""
 
     folder: Path
     artifact: Artifact
     plan: RoundPlan = PLAN
-    precision: Precision = "fp32"
     image_shape: tuple[int, int, int] = SPEC.image_shape
     client_id: int = 17
-    client: Client = field(init=False)
-    slice_message: bytes = field(init=False)
+    examples: ExampleSet = field(init=False)
+    question: bytes = field(init=False)
+    answer: bytes = field(init=False)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(exist_ok=True)
         source = np.random.default_rng(1)
         images = source.integers(0, 256, (10, *self.image_shape), np.uint8)
-        examples = ExampleSet(images, source.integers(0, NUM_CLASSES, 10))
-        object.__setattr__(self, "client", Client(self.client_id, examples, SEED, self.precision))
+        examples = ExampleSet({IMAGES: images}, source.integers(0, NUM_CLASSES, 10))
+        object.__setattr__(self, "examples", examples)
         write_examples(self.folder / "data", examples)
         write_seed(self.folder / "seed", SEED)
-        write_plan(self.folder / "plan", DevicePlan(self.plan, self.client_id, self.precision))
-        class_ids = request_from_bytes(self.client.request(self.plan), self.envelope, NUM_CLASSES)
-        weights = self.artifact.initial()
-        columns = source.standard_normal((len(class_ids), SPEC.column_dim), np.float32)
+        write_plan(self.folder / "plan", self.plan, self.client_id)
+        object.__setattr__(self, "question", first_question(self.client_id, examples, SEED, self.plan))
+        object.__setattr__(self, "answer", self._answer(source))
+        (self.folder / "answers").mkdir(exist_ok=True)
+        (self.folder / "answers/0").write_bytes(self.answer)
+
+    def _answer(self, source: np.random.Generator) -> bytes:
+        """A slice of the artifact's own weights and random columns, as narrow as the update will be."""
+        weights, ids = self.artifact.initial(), self.ids
         given = ModelSlice(
-            {name: weights[name] for name in self.artifact.trainable}, Columns(class_ids, columns)
+            {name: weights[name] for name in self.artifact.signature.dense_shapes},
+            {
+                COLUMNS: Rows(
+                    ids[COLUMNS], source.standard_normal((len(ids[COLUMNS]), SPEC.column_dim), np.float32)
+                )
+            },
         )
-        object.__setattr__(self, "slice_message", slice_to_bytes(self.envelope, given, self.precision))
-        (self.folder / "slice").write_bytes(self.slice_message)
+        precision = [choice for choice in self.plan.transforms if choice.name == "precision"]
+        narrow = transformed(wire.weights_of(given), precision)
+        return wire.slice_to_bytes(self.envelope, given, narrow)
 
     @property
     def envelope(self) -> Envelope:
         return Envelope(self.plan.round_index, self.client_id)
 
-    def request_options(self, folder: str) -> list[str]:
-        names = {"--data": "data", "--seed-file": "seed", "--plan": "plan", "--out": "request"}
-        return ["request", *(word for option, name in names.items() for word in (option, f"{folder}/{name}"))]
+    @property
+    def ids(self) -> dict[str, IntArray]:
+        """The rows that the client asks for."""
+        return wire.request_from_bytes(self.question, self.envelope, self.plan.table_sizes)
+
+    def ask_options(self, folder: str, artifact: str) -> list[str]:
+        """A conversation in which nothing is answered yet: the question goes to the file `question`."""
+        return self._converse(folder, artifact, answers="no answers yet", out="question")
 
     def train_options(self, folder: str, artifact: str) -> list[str]:
+        """A conversation to its end: the update goes to the file `update`."""
+        return self._converse(folder, artifact, answers="answers", out="update")
+
+    def _converse(self, folder: str, artifact: str, answers: str, out: str) -> list[str]:
         names = {
             "--data": "data",
             "--seed-file": "seed",
             "--plan": "plan",
-            "--slice": "slice",
-            "--out": "update",
+            "--answers": answers,
+            "--out": out,
         }
         words = [word for option, name in names.items() for word in (option, f"{folder}/{name}")]
-        return ["train", *words, "--artifact", artifact]
+        return ["converse", *words, "--artifact", artifact]
+
+    def update(self, backend: Backend) -> bytes:
+        """What the Python client sends at the end of the same conversation."""
+        client = Client(self.client_id, self.examples, SEED, lambda: backend)
+        return client.converse(self.plan, lambda _: self.answer)
 
     def read_update(self, message: bytes) -> ClientUpdate:
-        class_ids = request_from_bytes(self.client.request(self.plan), self.envelope, NUM_CLASSES)
-        expected = Expected(NUM_CLASSES, SPEC.column_dim, self.artifact.parameter_shapes)
-        return update_from_bytes(message, self.envelope, class_ids, expected)
+        return wire.update_from_bytes(message, self.envelope, self.ids, expected_update(self.artifact))
 
 
 def furthest(found: ClientUpdate, expected: ClientUpdate) -> float:
     """The largest relative L2 distance between two updates' differences."""
     pairs: list[tuple[FloatArray, FloatArray]] = [
-        (found.extractor_delta[name], expected.extractor_delta[name]) for name in expected.extractor_delta
+        (found.dense[name], expected.dense[name]) for name in expected.dense
     ]
-    pairs.append((found.columns_delta.weights, expected.columns_delta.weights))
+    pairs += [(found.tables[table].values, rows.values) for table, rows in expected.tables.items()]
     return max(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in pairs)
 
 
