@@ -8,14 +8,27 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 import torch
-from ondevice.client.class_sampling import logit_adjustment, sample_classes
 
+from helpers.tiny_federation import tiny_plan
+
+from ondevice.client.samplers import Sampler, SamplingView
+from ondevice.client.samplers.all_rows import AllRows
+from ondevice.client.samplers.positives import Positives
+from ondevice.client.samplers.uniform_negatives import UniformNegatives
 from ondevice.contract.safetensors_file import Array
-from ondevice.contract.vocabulary import EXCLUDED, FloatArray, IntArray, LogitKind, Method, RoundPlan
-from ondevice.model.objectives.sampled_softmax import class_logits, sampled_softmax_loss
+from ondevice.contract.vocabulary import COLUMNS, EXCLUDED, FloatArray, IntArray, LogitKind
+from ondevice.model.objectives.sampled_softmax import class_logits, sampled_softmax_losses
 
 NUM_CLASSES = 60
 LABELS = np.array([3, 17, 3, 42])
+SAMPLERS = (UniformNegatives(6), UniformNegatives(6, exclude_positives=True), Positives(), AllRows())
+
+
+def draw(sampler: Sampler, seed: int) -> tuple[IntArray, FloatArray]:
+    """The rows of S_k, and what is added to their logits."""
+    view = SamplingView(tiny_plan(num_classes=NUM_CLASSES), LABELS, seed, lambda question: question)
+    sample = sampler.draw(view)
+    return sample.ids[COLUMNS], sample.sides["adjust"]
 
 
 def loss_and_gradients(
@@ -25,35 +38,32 @@ def loss_and_gradients(
     columns_leaf = torch.from_numpy(columns).double().requires_grad_()
     weight = torch.full((len(labels),), 1 / len(labels), dtype=torch.float64)
     logits = class_logits(features_leaf, columns_leaf, kind)
-    loss = sampled_softmax_loss(logits, torch.from_numpy(adjust).double(), torch.from_numpy(labels), weight)
+    losses = sampled_softmax_losses(logits, torch.from_numpy(adjust).double(), torch.from_numpy(labels))
+    loss = (weight * losses).sum()
     loss.backward()
     assert features_leaf.grad is not None
     assert columns_leaf.grad is not None
     return loss.item(), features_leaf.grad, columns_leaf.grad
 
 
-def sampled_loss(
-    method: Method, num_negatives: int, seed: int = 0
-) -> tuple[float, torch.Tensor, torch.Tensor]:
+def sampled_loss(sampler: Sampler, seed: int = 0) -> tuple[float, torch.Tensor, torch.Tensor]:
     """Loss, gradient of the features, and gradient of all n columns (0 where a class was not sampled)."""
     rng = np.random.default_rng(0)
     features = rng.standard_normal((len(LABELS), 8), np.float32)
     columns = rng.standard_normal((NUM_CLASSES, 8), np.float32)
-    plan = RoundPlan(0, NUM_CLASSES, num_negatives, method)
-    sample = sample_classes(LABELS, plan, seed)
-    positions = np.searchsorted(sample.class_ids, LABELS)
+    ids, adjust = draw(sampler, seed)
     loss, feature_gradient, slice_gradient = loss_and_gradients(
-        features, columns[sample.class_ids], logit_adjustment(sample, plan), positions
+        features, columns[ids], adjust, np.searchsorted(ids, LABELS)
     )
     column_gradient = torch.zeros(NUM_CLASSES, 8, dtype=torch.float64)
-    column_gradient[torch.from_numpy(sample.class_ids)] = slice_gradient
+    column_gradient[torch.from_numpy(ids)] = slice_gradient
     return loss, feature_gradient, column_gradient
 
 
 def test_with_every_class_sampled_fedss_is_full_softmax() -> None:
     everything = NUM_CLASSES - len(np.unique(LABELS))
-    fedss = sampled_loss("fedss", everything)
-    full = sampled_loss("full_softmax", 0)
+    fedss = sampled_loss(UniformNegatives(everything))
+    full = sampled_loss(AllRows())
     assert fedss[0] == pytest.approx(full[0], rel=1e-12)
     torch.testing.assert_close(fedss[1], full[1], rtol=1e-12, atol=1e-15)
     torch.testing.assert_close(fedss[2], full[2], rtol=1e-12, atol=1e-15)
@@ -70,43 +80,37 @@ def test_full_softmax_is_the_cross_entropy_of_torch() -> None:
     expected = torch.nn.functional.cross_entropy(
         torch.from_numpy(20 * f @ w.T), torch.from_numpy(LABELS)
     ).item()
-    assert sampled_loss("full_softmax", 0)[0] == pytest.approx(expected, rel=1e-5)
+    assert sampled_loss(AllRows())[0] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["cosine", "dot"])
-@pytest.mark.parametrize("method", ["fedss", "negatives_only", "positives_only", "full_softmax"])
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
 @pytest.mark.parametrize("seed", range(5))
 def test_loss_and_gradients_are_those_of_the_papers_equations(
-    method: Method, kind: LogitKind, seed: int
+    sampler: Sampler, kind: LogitKind, seed: int
 ) -> None:
     """Against `reference_loss`, in plain Python numbers; its gradients are central differences."""
     rng = np.random.default_rng(seed)
     features = rng.standard_normal((len(LABELS), 5))
     columns = rng.standard_normal((NUM_CLASSES, 5 + (kind == "dot")))
-    plan = RoundPlan(0, NUM_CLASSES, 6 if method in ("fedss", "negatives_only") else 0, method)
-    sample = sample_classes(LABELS, plan, seed)
-    adjust = logit_adjustment(sample, plan).astype(np.float64)
+    ids, adjust = draw(sampler, seed)
     loss, feature_gradient, slice_gradient = loss_and_gradients(
-        features,
-        columns[sample.class_ids],
-        adjust,
-        np.searchsorted(sample.class_ids, LABELS),
-        kind,
+        features, columns[ids], adjust, np.searchsorted(ids, LABELS), kind
     )
-    negatives = [int(c) for c in sample.class_ids if c not in set(LABELS.tolist())]
+    negatives = [int(c) for c in ids if c not in set(LABELS.tolist())]
 
     def reference() -> float:
-        return reference_loss(features, columns, negatives, method, kind)
+        return reference_loss(features, columns, negatives, sampler, kind)
 
     assert loss == pytest.approx(reference(), rel=1e-6)  # adjust is rounded to float32
     np.testing.assert_allclose(feature_gradient, central_differences(reference, features), atol=2e-6)
     expected = central_differences(reference, columns)
-    np.testing.assert_allclose(slice_gradient, expected[sample.class_ids], atol=2e-6)
-    assert not np.delete(expected, sample.class_ids, axis=0).any()
+    np.testing.assert_allclose(slice_gradient, expected[ids], atol=2e-6)
+    assert not np.delete(expected, ids, axis=0).any()
 
 
 def reference_loss(
-    features: Array, columns: Array, negatives: Sequence[int], method: Method, kind: LogitKind
+    features: Array, columns: Array, negatives: Sequence[int], sampler: Sampler, kind: LogitKind
 ) -> float:
     """Equations 2, 5, 7 and 8 as sums over sets of classes, one number at a time."""
     positives = sorted(set(LABELS.tolist()))
@@ -122,14 +126,15 @@ def reference_loss(
             lengths = math.hypot(*feature) * math.hypot(*column)
             return 20 * product / lengths
 
-        if method == "full_softmax":
+        if isinstance(sampler, AllRows):
             counted = dict.fromkeys(range(NUM_CLASSES), 1.0)
-        elif method == "positives_only":
+        elif isinstance(sampler, Positives):
             counted = dict.fromkeys(positives, 1.0)
         else:
+            assert isinstance(sampler, UniformNegatives)
             # A negative stands for as many classes as there are others for each one drawn.
             share = len(others) / len(negatives)
-            counted = {label: 1.0} if method == "negatives_only" else dict.fromkeys(positives, 1.0)
+            counted = {label: 1.0} if sampler.exclude_positives else dict.fromkeys(positives, 1.0)
             counted |= dict.fromkeys(negatives, share)
         total += math.log(math.fsum(times * math.exp(logit(c)) for c, times in counted.items())) - logit(
             label
@@ -167,25 +172,32 @@ def test_the_estimate_of_the_partition_sum_is_unbiased() -> None:
     mass = np.exp(rng.standard_normal(NUM_CLASSES))
     others = np.setdiff1d(np.arange(NUM_CLASSES), LABELS)
     for num_negatives in (2, 5, 20):
-        plan = RoundPlan(0, NUM_CLASSES, num_negatives)
         estimates = []
         for seed in range(3000):
-            sample = sample_classes(LABELS, plan, seed)
-            corrected = mass[sample.class_ids] * np.exp(-sample.log_expected_count.astype(np.float64))
-            estimates.append(corrected[~sample.is_positive].sum())
+            ids, adjust = draw(UniformNegatives(num_negatives), seed)
+            corrected = mass[ids] * np.exp(adjust.astype(np.float64))
+            estimates.append(corrected[~np.isin(ids, LABELS)].sum())
         error = abs(np.mean(estimates) - mass[others].sum())
         assert error < 4 * np.std(estimates) / np.sqrt(len(estimates))
 
 
 def test_the_gradient_error_shrinks_with_more_negatives() -> None:
     """Figure 8's trend.  (The sampled gradient is not unbiased; it approaches the full one.)"""
-    _, _, full = sampled_loss("full_softmax", 0)
+    _, _, full = sampled_loss(AllRows())
     errors = []
     for num_negatives in (2, 5, 20, 57):
-        mean = torch.stack([sampled_loss("fedss", num_negatives, seed)[2] for seed in range(200)]).mean(0)
+        mean = torch.stack(
+            [sampled_loss(UniformNegatives(num_negatives), seed)[2] for seed in range(200)]
+        ).mean(0)
         errors.append(((mean - full).norm() / full.norm()).item())
     assert errors[0] > errors[1] > errors[2] > errors[3]
     assert errors[3] < 1e-12
+
+
+def test_dot_logits_carry_their_bias_in_the_last_entry() -> None:
+    features, columns = torch.randn(3, 4), torch.randn(5, 5)
+    expected = features @ columns[:, :4].t() + columns[:, 4]
+    torch.testing.assert_close(class_logits(features, columns, "dot"), expected)
 
 
 def test_padding_classes_and_examples_changes_neither_loss_nor_gradients() -> None:
@@ -199,9 +211,8 @@ def test_padding_classes_and_examples_changes_neither_loss_nor_gradients() -> No
     ) -> list[torch.Tensor]:
         leaves = [torch.from_numpy(features).requires_grad_(), torch.from_numpy(columns).requires_grad_()]
         logits = class_logits(leaves[0], leaves[1], "cosine")
-        loss = sampled_softmax_loss(
-            logits, torch.from_numpy(adjust), torch.from_numpy(labels), torch.from_numpy(weight)
-        )
+        losses = sampled_softmax_losses(logits, torch.from_numpy(adjust), torch.from_numpy(labels))
+        loss = (torch.from_numpy(weight) * losses).sum()
         return [loss, *torch.autograd.grad(loss, leaves)]
 
     loss, features_gradient, columns_gradient = run(

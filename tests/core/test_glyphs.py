@@ -223,9 +223,9 @@ def test_tiny_is_what_it_says(tiny: Population) -> None:
 
 
 def test_no_test_image_is_a_training_image(tiny: Population) -> None:
-    train = {image.tobytes() for image in tiny.train.images}
+    train = {image.tobytes() for image in tiny.train.features["images"]}
     assert len(train) == len(tiny.train)
-    assert not train & {image.tobytes() for image in tiny.test.images}
+    assert not train & {image.tobytes() for image in tiny.test.features["images"]}
 
 
 def test_images_show_the_character_of_their_label_in_the_face_of_their_owner(tiny: Population) -> None:
@@ -237,7 +237,7 @@ def test_images_show_the_character_of_their_label_in_the_face_of_their_owner(tin
         shapes = [alphabet.shapes[face, number] for number in numbers]
         undistorted = render(shapes, still(60), np.arange(60)).reshape(60, -1).astype(np.float32)
         examples = tiny.client_examples(client_id)
-        seen = examples.images.reshape(len(examples), -1).astype(np.float32)
+        seen = examples.features["images"].reshape(len(examples), -1).astype(np.float32)
         nearest = (np.square(undistorted).sum(axis=1) - 2 * seen @ undistorted.T).argmin(axis=1)
         right += int((nearest == examples.labels).sum())
     assert right / len(tiny.train) > 0.6  # chance: 0.017
@@ -249,7 +249,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tiny: Popula
     assert manifests[0] == manifests[1]
     other = glyphs.materialize_preset(replace(glyphs.PRESETS["glyphs-tiny"], seed=1), tmp_path)
     assert other != again
-    assert not np.array_equal(open_population(other).test.images, tiny.test.images)
+    assert not np.array_equal(open_population(other).test.features["images"], tiny.test.features["images"])
 
 
 def test_unseen_classes_are_only_in_the_test(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_a_rendered_data_set_is_kept_and_a_damaged_one_refused(tmp_path: Path) -
 
 def test_two_processes_that_render_at_once_end_with_one_good_folder(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from server_sim import glyphs;"
+        "import sys; from pathlib import Path; from server_sim.data.glyphs import presets as glyphs;"
         "print(glyphs.materialize('glyphs-tiny', Path(sys.argv[1])))"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]

@@ -35,13 +35,13 @@ def test_files_become_examples_of_their_users_and_classes(table: Path, tmp_path:
     assert population.client_names == ("ann", "ben")
     assert population.class_names == ("cold", "warm")
     ann, ben = population.client_examples(0), population.client_examples(1)
-    assert (ann.labels.tolist(), ann.images[0, :, 3, 5].tolist()) == ([1], [255, 0, 0])
-    assert (ben.labels.tolist(), ben.images[0, :, 3, 5].tolist()) == ([0], [0, 0, 255])
+    assert (ann.labels.tolist(), ann.features["images"][0, :, 3, 5].tolist()) == ([1], [255, 0, 0])
+    assert (ben.labels.tolist(), ben.features["images"][0, :, 3, 5].tolist()) == ([0], [0, 0, 255])
 
 
 def test_the_middle_square_of_an_oblong_image_is_taken(table: Path, tmp_path: Path) -> None:
     import_image_folder(table, tmp_path / "out", name="colours", image_size=8)
-    wide = open_population(tmp_path / "out").test.images[0]
+    wide = open_population(tmp_path / "out").test.features["images"][0]
     assert wide[:, 4, 0].tolist() == wide[:, 4, 7].tolist() == [0, 255, 0]
 
 
@@ -49,7 +49,7 @@ def test_grayscale_images_have_one_channel(table: Path, tmp_path: Path) -> None:
     import_image_folder(table, tmp_path / "out", name="colours", image_size=4, grayscale=True)
     population = open_population(tmp_path / "out")
     assert population.image_shape == (1, 4, 4)
-    assert population.client_examples(0).images[0, 0, 0, 0] == 76  # red's share of luminance
+    assert population.client_examples(0).features["images"][0, 0, 0, 0] == 76  # red's share of luminance
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,9 @@ def test_every_client_gets_its_own_images_and_labels(pets: Path) -> None:
     assert opened.client_names == ("ann", "zoe")
     assert opened.client_ids == (0, 1)
     ann, zoe = opened.client_examples(0), opened.client_examples(1)
-    assert record_numbers(ann.images) == [1, 2]
+    assert record_numbers(ann.features["images"]) == [1, 2]
     assert [opened.class_names[label] for label in ann.labels] == ["dog", "cat"]
-    assert record_numbers(zoe.images) == [0, 3, 4]
+    assert record_numbers(zoe.features["images"]) == [0, 3, 4]
     assert [opened.class_names[label] for label in zoe.labels] == ["cat", "owl", "dog"]
     assert [opened.num_examples(client) for client in opened.client_ids] == [2, 3]
     assert (opened.name, opened.image_shape, opened.recipe) == ("pets", (3, 4, 5), {"from": "here"})
@@ -55,8 +55,8 @@ def test_every_client_gets_its_own_images_and_labels(pets: Path) -> None:
 
 def test_train_is_the_union_of_the_clients_and_test_belongs_to_nobody(pets: Path) -> None:
     opened = open_population(pets)
-    assert sorted(record_numbers(opened.train.images)) == [0, 1, 2, 3, 4]
-    assert record_numbers(opened.test.images) == [5, 6, 7]
+    assert sorted(record_numbers(opened.train.features["images"])) == [0, 1, 2, 3, 4]
+    assert record_numbers(opened.test.features["images"]) == [5, 6, 7]
     assert [opened.class_names[label] for label in opened.test.labels] == ["cat", "bat", "dog"]
 
 
@@ -83,7 +83,7 @@ def test_more_images_than_fit_one_block_are_written_in_order(
         recipe={},
         progress=lambda done, total: seen.append((done, total)),
     )
-    assert record_numbers(open_population(tmp_path / "pets").train.images) == [1, 2, 0, 3, 4]
+    assert record_numbers(open_population(tmp_path / "pets").train.features["images"]) == [1, 2, 0, 3, 4]
     assert seen == [(2, 8), (4, 8), (5, 8), (7, 8), (8, 8)]
 
 
@@ -109,7 +109,7 @@ def test_a_client_that_does_not_exist_is_named(pets: Path, client_id: int) -> No
 def test_an_open_population_cannot_be_written_to(pets: Path) -> None:
     examples = open_population(pets).client_examples(0)
     with pytest.raises(ValueError, match="read-only"):
-        examples.images[0] = 0
+        examples.features["images"][0] = 0
     with pytest.raises(ValueError, match="read-only"):
         examples.labels[0] = 0
 

@@ -47,9 +47,9 @@ def test_ci_fails_what_others_skip(
     (tmp_path / "test_skipping.py").write_text(SKIPPING)
     outside = {name: value for name, value in os.environ.items() if name != "CI"}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "skips", "-p", "no:cacheprovider", "test_skipping.py"],
+        [sys.executable, "-m", "pytest", "-p", "helpers.skips", "-p", "no:cacheprovider", "test_skipping.py"],
         cwd=tmp_path,
-        env={**outside, "PYTHONPATH": str(Path(__file__).parent), **environment},
+        env={**outside, "PYTHONPATH": str(Path(__file__).parents[1]), **environment},
         capture_output=True,
         text=True,
     )

@@ -8,7 +8,17 @@ import numpy as np
 
 from ondevice.backends.eager import EagerBackend, initial_parameters
 from ondevice.client.client import Client
-from ondevice.contract.vocabulary import COLUMNS, IMAGES, ExampleSet, FloatArray, StepSpec
+from ondevice.contract.choice import Choice
+from ondevice.contract.link import Conversing
+from ondevice.contract.vocabulary import (
+    COLUMNS,
+    IMAGES,
+    ExampleSet,
+    FloatArray,
+    LocalTraining,
+    RoundPlan,
+    StepSpec,
+)
 from server_sim.engines.in_process import InProcessLink
 from server_sim.server.aggregation import Aggregator
 from server_sim.server.optimizers import FedAvg, ServerOptimizer
@@ -34,6 +44,12 @@ class TinyFederation:
             {COLUMNS: self.columns()},
         )
 
+    @property
+    def weights(self) -> FloatArray:
+        """The classifier's rows as they are stored."""
+        weights: FloatArray = self.state.tables[COLUMNS].store.arrays()["weights"]
+        return weights
+
     def columns(self) -> FloatArray:
         return self.rng.standard_normal((self.num_classes, self.spec.column_dim), np.float32)
 
@@ -51,6 +67,38 @@ class TinyFederation:
     def aggregator(self) -> Aggregator:
         shapes = {COLUMNS: (self.num_classes, self.spec.column_dim)}
         return Aggregator(self.backend.signature.dense_shapes, shapes, "selected")
+
+
+def tiny_plan(
+    round_index: int = 0,
+    num_negatives: int = 3,
+    training: LocalTraining = LocalTraining(),  # noqa: B008 - frozen
+    transforms: tuple[Choice, ...] = (),
+    num_classes: int = TinyFederation.num_classes,
+) -> RoundPlan:
+    """FedSS over the tiny federation's classes."""
+    sampler = Choice("uniform_negatives", {"num_negatives": num_negatives})
+    return RoundPlan(
+        round_index, {COLUMNS: num_classes}, sampler, Choice("uniform"), transforms, local_training=training
+    )
+
+
+class _Asked(Exception):
+    """Carries a question out of a conversation."""
+
+
+def first_question(client: Conversing, plan: RoundPlan) -> bytes:
+    """What a client asks first; it is not answered."""
+
+    def ask(question: bytes) -> bytes:
+        raise _Asked(question)
+
+    try:
+        client.converse(plan, ask)
+    except _Asked as asked:
+        question: bytes = asked.args[0]
+        return question
+    raise AssertionError("the client ended its round without a question")
 
 
 def state_bytes(federation: TinyFederation) -> list[bytes]:
