@@ -123,6 +123,8 @@ def plan_from_bytes(data: bytes) -> tuple[Envelope, RoundPlan]:
         sizes = settings["table_sizes"]
         if not isinstance(sizes, dict) or not all(type(size) is int for size in sizes.values()):
             raise ValueError(f"table_sizes are {sizes!r}; expected whole numbers by table")
+        if not isinstance(settings["transforms"], list):
+            raise ValueError(f"transforms are {settings['transforms']!r}; expected a list of choices")
         plan = RoundPlan(
             round_index=envelope.round_index,
             table_sizes=sizes,
