@@ -9,15 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.tiny_federation import TinyFederation, state_bytes
+from helpers.tiny_federation import TinyFederation, state_bytes, tiny_plan
 
+from ondevice.client.client import Client
+from ondevice.contract.link import Ask
 from ondevice.contract.vocabulary import RoundPlan
+from ondevice.contract.wire import WireError
 from server_sim.engines.in_process import InProcessLink
-from server_sim.engines.simulated_clients import SimulatedClient
 from server_sim.engines.workers import WorkerLink
-from server_sim.one_round import RoundAbandoned, run_round
+from server_sim.one_round import RoundAbandoned, RoundRules, run_round
 
-PLAN = RoundPlan(0, TinyFederation.num_classes, 3)
+PLAN = tiny_plan()
 
 
 class Misbehaving:
@@ -25,17 +27,14 @@ class Misbehaving:
 
     def __init__(
         self,
-        honest: SimulatedClient,
+        honest: Client,
         request: Callable[[bytes], bytes] = lambda message: message,
         update: Callable[[bytes], bytes] = lambda message: message,
     ) -> None:
         self._honest, self._request, self._update = honest, request, update
 
-    def request(self, plan: RoundPlan) -> bytes:
-        return self._request(self._honest.request(plan))
-
-    def train(self, plan: RoundPlan, slice_message: bytes) -> bytes:
-        return self._update(self._honest.train(plan, slice_message))
+    def converse(self, plan: RoundPlan, ask: Ask) -> bytes:
+        return self._update(self._honest.converse(plan, lambda question: ask(self._request(question))))
 
 
 def breaks(message: bytes) -> bytes:
@@ -56,7 +55,7 @@ def test_a_client_that_fails_is_dropped_and_the_rest_count_as_if_it_had_not_been
     behaviour, reason = FAULTS[fault]
     with_fault, without = TinyFederation(), TinyFederation()
 
-    def open_client(client_id: int) -> SimulatedClient | Misbehaving:
+    def open_client(client_id: int) -> Client | Misbehaving:
         honest = with_fault.client(client_id)
         return Misbehaving(honest, **behaviour) if client_id == 1 else honest
 
@@ -72,20 +71,22 @@ def test_a_round_with_too_few_clients_left_is_abandoned_and_changes_nothing(tiny
     before = state_bytes(tiny)
     aggregator = tiny.aggregator()
 
-    def open_client(client_id: int) -> SimulatedClient | Misbehaving:
+    def open_client(client_id: int) -> Client | Misbehaving:
         honest = tiny.client(client_id)
         return honest if client_id == 0 else Misbehaving(honest, update=breaks)
 
     with pytest.raises(
         RoundAbandoned, match=r"round 0: 1 of 3 clients are left, at least 2 are needed .*no space left"
     ):
-        run_round(tiny.state, PLAN, [0, 1, 2], InProcessLink(open_client), aggregator, min_clients=2)
+        run_round(
+            tiny.state, PLAN, [0, 1, 2], InProcessLink(open_client), aggregator, RoundRules(min_clients=2)
+        )
     assert state_bytes(tiny) == before
     assert tiny.state.round_index == 0
 
     # The same round, tried again with the same aggregator, is the round of an undisturbed federation.
     undisturbed = TinyFederation()
-    run_round(tiny.state, PLAN, [0, 2], tiny.link(), aggregator, min_clients=2)
+    run_round(tiny.state, PLAN, [0, 2], tiny.link(), aggregator, RoundRules(min_clients=2))
     run_round(undisturbed.state, PLAN, [0, 2], undisturbed.link(), undisturbed.aggregator())
     assert state_bytes(tiny) == state_bytes(undisturbed)
 
@@ -96,10 +97,10 @@ class TinyClients:
     def __init__(self, marker: Path | None = None) -> None:
         self._marker = marker
 
-    def __call__(self) -> Callable[[int], SimulatedClient]:
+    def __call__(self) -> Callable[[int], Client]:
         federation = TinyFederation()
 
-        def open_client(client_id: int) -> SimulatedClient:
+        def open_client(client_id: int) -> Client:
             if client_id == 3 and self._marker is not None:
                 self._marker.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -113,7 +114,7 @@ def test_worker_processes_give_the_same_bytes_as_one_process() -> None:
     serial, parallel = TinyFederation(), TinyFederation()
     with WorkerLink(TinyClients(), num_workers=2, client_timeout=60) as link:
         for round_index in range(2):
-            plan = RoundPlan(round_index, TinyFederation.num_classes, 3)
+            plan = tiny_plan(round_index)
             one = run_round(serial.state, plan, [3, 0, 1, 2], serial.link(), serial.aggregator())
             other = run_round(parallel.state, plan, [3, 0, 1, 2], link, parallel.aggregator())
             assert one == other
@@ -144,6 +145,4 @@ def test_a_bad_request_does_not_stop_a_worker(tiny: TinyFederation) -> None:
 
 
 def _refuse(client_id: int, request: bytes) -> bytes:
-    from ondevice.contract.wire import WireError
-
     raise WireError(f"no, client {client_id} with {len(request)} bytes")

@@ -9,24 +9,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.tiny_artifact import make_tiny_artifact
-from helpers.tiny_federation import TinyFederation, state_bytes
+from helpers.tiny_federation import TinyFederation, state_bytes, tiny_plan
 
 from fedss.commands.inspect import command as inspect
 from fedss.commands.simulate import _round_progress
 from fedss.console import log
+from ondevice.client.client import Client
 from ondevice.contract import safetensors_file, wire
 from ondevice.contract.artifact import rewrite_manifest
+from ondevice.contract.link import Answer, Ask, ClientFailure
 from ondevice.contract.plain_text import plain_text
-from ondevice.contract.vocabulary import ClientUpdate, Columns, RoundPlan
+from ondevice.contract.vocabulary import COLUMNS, ClientUpdate, RoundPlan, Rows
 from ondevice.contract.wire import Envelope, UpdateLimits, WireError
-from server_sim.engines.in_process import Answer, ClientFailure, InProcessLink
-from server_sim.engines.simulated_clients import SimulatedClient
+from server_sim.engines.in_process import InProcessLink
 from server_sim.experiment import load_experiment
-from server_sim.one_round import RoundAbandoned, run_round
+from server_sim.one_round import RoundAbandoned, RoundRules, run_round
 from server_sim.server.aggregation import Aggregator, Denominator, MeanUnusable
 from server_sim.server.optimizers import FedAdam, FedAvg, FedAvgM, ServerOptimizer
 
-PLAN = RoundPlan(0, TinyFederation.num_classes, 3)
+PLAN = tiny_plan()
 OPTIMIZERS: dict[str, ServerOptimizer] = {"fedavg": FedAvg(), "fedavgm": FedAvgM(), "fedadam": FedAdam()}
 UNLIMITED = UpdateLimits(2**62, 3.4e38)
 
@@ -34,19 +35,14 @@ UNLIMITED = UpdateLimits(2**62, 3.4e38)
 class Liar:
     """Trains honestly, and then says something else."""
 
-    def __init__(
-        self, honest: SimulatedClient, change: float | None = None, num_examples: int | None = None
-    ) -> None:
+    def __init__(self, honest: Client, change: float | None = None, num_examples: int | None = None) -> None:
         self._honest, self._change, self._num_examples = honest, change, num_examples
 
-    def request(self, plan: RoundPlan) -> bytes:
-        return self._honest.request(plan)
-
-    def train(self, plan: RoundPlan, slice_message: bytes) -> bytes:
-        tensors, metadata = safetensors_file.from_bytes(self._honest.train(plan, slice_message))
+    def converse(self, plan: RoundPlan, ask: Ask) -> bytes:
+        tensors, metadata = safetensors_file.from_bytes(self._honest.converse(plan, ask))
         told = dict(tensors)
         for name, tensor in tensors.items():
-            if self._change is not None and (name == "columns" or name.startswith("extractor.")):
+            if self._change is not None and name.startswith(("table.", "dense.")):
                 assert isinstance(tensor, np.ndarray)
                 told[name] = np.full_like(tensor, self._change)
         if self._num_examples is not None:
@@ -56,12 +52,12 @@ class Liar:
 
 def federation(optimizer: ServerOptimizer, denominator: Denominator) -> tuple[TinyFederation, Aggregator]:
     tiny = TinyFederation(optimizer=optimizer)
-    shapes = tiny.backend.parameter_shapes
-    return tiny, Aggregator(shapes, tiny.num_classes, tiny.spec.column_dim, denominator)
+    shapes = {COLUMNS: (tiny.num_classes, tiny.spec.column_dim)}
+    return tiny, Aggregator(tiny.backend.signature.dense_shapes, shapes, denominator)
 
 
 def link_with_liar(tiny: TinyFederation, **lie: float | int) -> InProcessLink:
-    def open_client(client_id: int) -> SimulatedClient | Liar:
+    def open_client(client_id: int) -> Client | Liar:
         honest = tiny.client(client_id)
         return Liar(honest, **lie) if client_id == 1 else honest  # type: ignore[arg-type]  # as the lie says
 
@@ -89,25 +85,32 @@ def test_where_no_limits_are_set_an_update_beyond_float32_is_still_refused_and_n
     tiny, aggregator = federation(FedAdam(), "selected")
     before = state_bytes(tiny)
     report = run_round(
-        tiny.state, PLAN, [0, 1], link_with_liar(tiny, change=3e38), aggregator, limits=UNLIMITED
+        tiny.state, PLAN, [0, 1], link_with_liar(tiny, change=3e38), aggregator, RoundRules(limits=UNLIMITED)
     )
     assert "beyond float32" in report.dropped[1]
     again = TinyFederation(optimizer=FedAdam())
     with pytest.raises(RoundAbandoned, match="the mean of the updates reaches 1e\\+30"):
         run_round(
-            again.state, PLAN, [1], link_with_liar(again, change=1e30), again.aggregator(), limits=UNLIMITED
+            again.state,
+            PLAN,
+            [1],
+            link_with_liar(again, change=1e30),
+            again.aggregator(),
+            RoundRules(limits=UNLIMITED),
         )
     assert state_bytes(again) == before
 
 
 @pytest.mark.parametrize("denominator", ["selected", "holders"])
 def test_a_sum_that_overflows_has_no_mean(denominator: Denominator) -> None:
-    aggregator = Aggregator({"w": (1,)}, 3, 2, denominator)
+    aggregator = Aggregator({"w": (1,)}, {COLUMNS: (3, 2)}, denominator)
     delta = np.full((1, 2), 3e38, np.float32)
     with np.errstate(over="ignore"):
         for sign in (1, 1, -1):
             aggregator.add(
-                ClientUpdate({"w": delta[0, :1] * np.float32(sign)}, Columns(np.array([1]), delta), 1, 0.5)
+                ClientUpdate(
+                    {"w": delta[0, :1] * np.float32(sign)}, {COLUMNS: Rows(np.array([1]), delta)}, 1, 0.5
+                )
             )
     with pytest.raises(MeanUnusable, match=r"lower server\.max_change"):
         aggregator.mean()
@@ -117,7 +120,7 @@ def test_a_sum_that_overflows_has_no_mean(denominator: Denominator) -> None:
 def test_more_examples_than_a_client_can_have_cost_it_its_place(tiny: TinyFederation, claimed: int) -> None:
     limits = UpdateLimits(max_examples=30)
     link = link_with_liar(tiny, num_examples=claimed)
-    report = run_round(tiny.state, PLAN, [0, 1, 2], link, tiny.aggregator(), limits=limits)
+    report = run_round(tiny.state, PLAN, [0, 1, 2], link, tiny.aggregator(), RoundRules(limits=limits))
     assert report.dropped == {
         1: f"num_examples is {claimed}; expected 1 to 30 (server.max_examples)",
     }
@@ -129,7 +132,12 @@ def test_more_examples_than_a_client_can_have_cost_it_its_place(tiny: TinyFedera
 def test_a_limit_that_is_met_exactly_is_kept(tiny: TinyFederation) -> None:
     held = len(tiny.clients[1])
     limits = UpdateLimits(max_examples=held)
-    assert run_round(tiny.state, PLAN, [1], tiny.link(), tiny.aggregator(), limits=limits).num_updates == 1
+    assert (
+        run_round(
+            tiny.state, PLAN, [1], tiny.link(), tiny.aggregator(), RoundRules(limits=limits)
+        ).num_updates
+        == 1
+    )
 
 
 def test_an_update_without_a_request_costs_its_client(tiny: TinyFederation) -> None:
@@ -154,10 +162,10 @@ def test_what_a_client_says_is_made_plain_where_it_enters() -> None:
         wire.request_from_bytes(
             safetensors_file.to_bytes(
                 {NASTY[:200_000]: np.zeros(1, np.int64)},
-                {"kind": "request", "version": "1", "round": "0", "client": "0"},
+                {"kind": "request", "version": "2", "round": "0", "client": "0"},
             ),
             Envelope(0, 0),
-            20,
+            {COLUMNS: 20},
         )
     for reason in (str(caught.value), str(ClientFailure(NASTY)), plain_text(NASTY)):
         assert len(reason) <= 200

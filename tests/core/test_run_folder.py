@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedss.command_line import main
-from server_sim.engines.in_process import Trace
+from ondevice.contract.link import Trace
 from server_sim.experiment import ConfigurationError, load_experiment
 from server_sim.runs.directory import RunDirectory
 

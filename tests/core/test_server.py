@@ -1,4 +1,4 @@
-"""The server's arithmetic against dense references that touch every column every round."""
+"""The server's arithmetic against dense references that touch every row every round."""
 
 from __future__ import annotations
 
@@ -8,29 +8,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from server_sim.server.column_table import ColumnTable
 
-from ondevice.contract.vocabulary import ClientUpdate, Columns, FloatArray
+from ondevice.contract.vocabulary import COLUMNS, ClientUpdate, FloatArray, Rows
 from server_sim.server.aggregation import Aggregator, Denominator
 from server_sim.server.client_selection import select_clients
 from server_sim.server.optimizers import FedAdam, FedAvg, FedAvgM, ServerOptimizer
+from server_sim.server.row_table import RowTable
 
 NUM_CLASSES, DIM = 30, 4
+NUM_WORDS, WORD_DIM = 12, 3
+TABLES = {COLUMNS: (NUM_CLASSES, DIM), "words": (NUM_WORDS, WORD_DIM)}
+
+
+def random_rows(rng: np.random.Generator, num_rows: int, dim: int) -> Rows:
+    ids = np.sort(rng.choice(num_rows, rng.integers(1, num_rows // 2), replace=False))
+    return Rows(ids, rng.standard_normal((len(ids), dim), np.float32))
 
 
 def random_update(rng: np.random.Generator, num_classes: int = NUM_CLASSES) -> ClientUpdate:
-    class_ids = np.sort(rng.choice(num_classes, rng.integers(1, num_classes // 2), replace=False))
     return ClientUpdate(
-        extractor_delta={"w": rng.standard_normal((3, 2), np.float32)},
-        columns_delta=Columns(class_ids, rng.standard_normal((len(class_ids), DIM), np.float32)),
+        dense={"w": rng.standard_normal((3, 2), np.float32)},
+        tables={
+            COLUMNS: random_rows(rng, num_classes, DIM),
+            "words": random_rows(rng, NUM_WORDS, WORD_DIM),
+        },
         num_examples=int(rng.integers(1, 100)),
         mean_loss=float(rng.random()),
     )
 
 
 @pytest.mark.parametrize("optimizer", [FedAvg(0.7), FedAvgM(0.7, 0.9), FedAdam(0.1, 0.9, 0.99, 1e-3)])
-def test_lazy_columns_equal_dense_columns_over_50_random_rounds(optimizer: ServerOptimizer) -> None:
+def test_lazy_rows_equal_dense_rows_over_50_random_rounds(optimizer: ServerOptimizer) -> None:
     rng = np.random.default_rng(0)
     weights = rng.standard_normal((NUM_CLASSES, DIM), np.float32)
-    lazy = ColumnTable.fresh(optimizer, weights.copy())
+    lazy = RowTable.fresh(optimizer, weights.copy())
     dense = weights.copy()
     dense_moments = [np.full_like(dense, value) for value in optimizer.initial_moments]
     for round_index in range(50):
@@ -45,31 +55,32 @@ def test_lazy_columns_equal_dense_columns_over_50_random_rounds(optimizer: Serve
     assert relative_error(lazy.read_all(50), dense) < 1e-6
 
 
-def test_columns_that_nobody_sampled_move_by_momentum_alone() -> None:
-    table = ColumnTable.fresh(FedAvgM(1.0, 0.5), np.zeros((3, 1), np.float32))
+def test_rows_that_nobody_sampled_move_by_momentum_alone() -> None:
+    table = RowTable.fresh(FedAvgM(1.0, 0.5), np.zeros((3, 1), np.float32))
     table.apply(np.array([1]), np.ones((1, 1), np.float32), 0)
-    # column 1: velocity 1, so it moves by 1, then 0.5, then 0.25; the others have no velocity
+    # row 1: velocity 1, so it moves by 1, then 0.5, then 0.25; the others have no velocity
     assert table.read_all(1).tolist() == [[0], [1], [0]]
     assert table.read_all(2).tolist() == [[0], [1.5], [0]]
     assert table.read_all(3).tolist() == [[0], [1.75], [0]]
 
 
-def test_without_momentum_a_column_that_nobody_sampled_keeps_every_bit() -> None:
+def test_without_momentum_a_row_that_nobody_sampled_keeps_every_bit() -> None:
     rng = np.random.default_rng(1)
-    table = ColumnTable.fresh(FedAvg(1.0), rng.standard_normal((10, DIM), np.float32))
-    before = table.class_weights.copy()
+    table = RowTable.fresh(FedAvg(1.0), rng.standard_normal((10, DIM), np.float32))
+    before = table.store.arrays()["weights"].copy()
     table.apply(np.array([2, 7]), np.ones((2, DIM), np.float32), 0)
     untouched = np.delete(np.arange(10), [2, 7])
     assert np.array_equal(table.read_all(5)[untouched], before[untouched])
 
 
 def test_reading_changes_nothing() -> None:
-    table = ColumnTable.fresh(FedAvgM(), np.ones((6, DIM), np.float32))
+    table = RowTable.fresh(FedAvgM(), np.ones((6, DIM), np.float32))
     table.apply(np.array([3, 0]), np.ones((2, DIM), np.float32), 0)
-    before = [array.copy() for array in (table.class_weights, *table.moments, table.current_at)]
+    before = {name: array.copy() for name, array in table.store.arrays().items()}
+    assert list(before) == ["current_at", "weights", "moment0"]
     table.read_all(40)
-    for old, new in zip(before, (table.class_weights, *table.moments, table.current_at), strict=True):
-        assert np.array_equal(old, new)
+    for name, array in table.store.arrays().items():
+        assert np.array_equal(before[name], array)
 
 
 @pytest.mark.parametrize("denominator", ["selected", "holders"])
@@ -78,44 +89,59 @@ def test_reading_changes_nothing() -> None:
 def test_both_denominators_match_a_dense_mean(denominator: Denominator, seed: int, num_clients: int) -> None:
     rng = np.random.default_rng(seed)
     updates = [random_update(rng) for _ in range(num_clients)]
-    aggregator = Aggregator({"w": (3, 2)}, NUM_CLASSES, DIM, denominator)
+    aggregator = Aggregator({"w": (3, 2)}, TABLES, denominator)
     for update in updates:
         aggregator.add(update)
     result = aggregator.mean()
 
-    total = np.zeros((NUM_CLASSES, DIM))
-    holders = np.zeros(NUM_CLASSES)
-    for update in updates:
-        total[update.columns_delta.class_ids] += update.num_examples * update.columns_delta.weights.astype(
-            np.float64
-        )
-        holders[update.columns_delta.class_ids] += update.num_examples
     everyone = sum(update.num_examples for update in updates)
-    touched = np.flatnonzero(holders)
-    divisor = holders[touched, None] if denominator == "holders" else everyone
-    order = np.argsort(result.class_ids)
-    assert np.array_equal(result.class_ids[order], touched)
-    np.testing.assert_allclose(result.columns_delta[order], total[touched] / divisor, rtol=1e-5, atol=1e-6)
-    expected = sum(u.num_examples * u.extractor_delta["w"].astype(np.float64) for u in updates) / everyone
-    np.testing.assert_allclose(result.extractor_delta["w"], expected, rtol=1e-5, atol=1e-6)
+    for table, shape in TABLES.items():
+        total = np.zeros(shape)
+        holders = np.zeros(shape[0])
+        for update in updates:
+            rows = update.tables[table]
+            total[rows.ids] += update.num_examples * rows.values.astype(np.float64)
+            holders[rows.ids] += update.num_examples
+        touched = np.flatnonzero(holders)
+        divisor = holders[touched, None] if denominator == "holders" else everyone
+        found = result.tables[table]
+        order = np.argsort(found.ids)
+        assert np.array_equal(found.ids[order], touched)
+        np.testing.assert_allclose(found.delta[order], total[touched] / divisor, rtol=1e-5, atol=1e-6)
+    expected = sum(u.num_examples * u.dense["w"].astype(np.float64) for u in updates) / everyone
+    np.testing.assert_allclose(result.dense["w"], expected, rtol=1e-5, atol=1e-6)
+    losses = [update.mean_loss for update in updates]
+    weights = [update.num_examples for update in updates]
+    assert result.mean_loss == pytest.approx(np.average(losses, weights=weights))
 
 
 def test_a_new_round_of_aggregation_remembers_nothing_of_the_last() -> None:
     rng = np.random.default_rng(0)
     first, second = random_update(rng), random_update(rng)
-    reused = Aggregator({"w": (3, 2)}, NUM_CLASSES, DIM, "selected")
+    reused = Aggregator({"w": (3, 2)}, TABLES, "selected")
     reused.add(first)
     reused.mean()
     reused.start()
     reused.add(first)
     reused.start()
     reused.add(second)
-    fresh = Aggregator({"w": (3, 2)}, NUM_CLASSES, DIM, "selected")
+    fresh = Aggregator({"w": (3, 2)}, TABLES, "selected")
     fresh.add(second)
     one, other = reused.mean(), fresh.mean()
-    assert np.array_equal(one.class_ids, other.class_ids)
-    assert np.array_equal(one.columns_delta, other.columns_delta)
-    assert np.array_equal(one.extractor_delta["w"], other.extractor_delta["w"])
+    for table in TABLES:
+        assert np.array_equal(one.tables[table].ids, other.tables[table].ids)
+        assert np.array_equal(one.tables[table].delta, other.tables[table].delta)
+    assert np.array_equal(one.dense["w"], other.dense["w"])
+
+
+def test_a_model_without_tables_has_a_mean() -> None:
+    aggregator = Aggregator({"w": (2,)}, {}, "holders")
+    aggregator.start()
+    aggregator.add(ClientUpdate({"w": np.array([1, 2], np.float32)}, {}, 1, 0.5))
+    aggregator.add(ClientUpdate({"w": np.array([4, 5], np.float32)}, {}, 2, 0.5))
+    mean = aggregator.mean()
+    assert mean.dense["w"].tolist() == [3, 4]
+    assert not mean.tables
 
 
 def test_fedadam_takes_the_step_of_its_paper() -> None:

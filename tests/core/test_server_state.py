@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.tiny_federation import TinyFederation, state_bytes
+from helpers.tiny_federation import TinyFederation, state_bytes, tiny_plan
+from helpers.tiny_population import make_tiny_population
 
+from ondevice.backends import Backend
 from ondevice.contract import safetensors_file
 from ondevice.contract.safetensors_file import Array
-from ondevice.contract.vocabulary import LocalTraining, RoundPlan
+from ondevice.contract.step_signature import Arrays
+from ondevice.contract.vocabulary import COLUMNS
+from server_sim.experiment import load_experiment
 from server_sim.one_round import run_round
+from server_sim.schemes import RoundContext
 from server_sim.schemes.centralized import train_centrally
 from server_sim.server.optimizers import FedAdam, FedAvg, FedAvgM, ServerOptimizer
 from server_sim.server.state import FORMAT, ServerState, StateError, _digest
@@ -21,8 +27,7 @@ from server_sim.server.state import FORMAT, ServerState, StateError, _digest
 def after_two_rounds(optimizer: ServerOptimizer) -> TinyFederation:
     tiny = TinyFederation(optimizer=optimizer)
     for round_index in range(2):
-        plan = RoundPlan(round_index, tiny.num_classes, 3)
-        run_round(tiny.state, plan, [0, 1], tiny.link(), tiny.aggregator())
+        run_round(tiny.state, tiny_plan(round_index), [0, 1], tiny.link(), tiny.aggregator())
     return tiny
 
 
@@ -51,13 +56,16 @@ def rewrite(path: Path, change: Callable[[dict[str, Array]], object]) -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[dict[str, Array]], object], str]] = {
-    "NaN": (lambda arrays: arrays["columns.weights"].fill(np.nan), "columns.weights holds NaN or infinity"),
-    "infinite moment": (lambda arrays: arrays["columns.moment0"].fill(np.inf), "moment0 holds NaN"),
+    "NaN": (
+        lambda arrays: arrays["table.columns.weights"].fill(np.nan),
+        r"table\.columns\.weights holds NaN or infinity",
+    ),
+    "infinite moment": (lambda arrays: arrays["table.columns.moment0"].fill(np.inf), "moment0 holds NaN"),
     "negative round": (lambda arrays: arrays["round_index"].fill(-1), "is at round -1"),
-    "column ahead of its time": (lambda arrays: arrays["columns.current_at"].fill(3), "is at round 2"),
+    "row ahead of its time": (lambda arrays: arrays["table.columns.current_at"].fill(3), "is at round 2"),
     "other shape": (
-        lambda arrays: arrays.update({"columns.weights": arrays["columns.weights"][1:]}),
-        r"columns\.weights is float32\[19, 16\]; expected float32\[20, 16\]",
+        lambda arrays: arrays.update({"table.columns.weights": arrays["table.columns.weights"][1:]}),
+        r"table\.columns\.weights is float32\[19, 16\]; expected float32\[20, 16\]",
     ),
     "round without a number": (
         lambda arrays: arrays.update(round_index=np.zeros(0, np.int64)),
@@ -93,14 +101,14 @@ def test_the_state_of_another_optimizer_is_refused(saved: Path, optimizer: Serve
         ServerState.load(saved, TinyFederation(optimizer=optimizer).state)
 
 
-@pytest.mark.parametrize("spoilt", ["weights", "moment", "extractor"])
+@pytest.mark.parametrize("spoilt", ["weights", "moment", "dense"])
 def test_a_spoilt_state_is_not_saved_over_a_good_one(saved: Path, spoilt: str) -> None:
     good = saved.read_bytes()
     state = after_two_rounds(FedAvgM()).state
     array = {
-        "weights": state.columns.class_weights,
-        "moment": state.columns.moments[0],
-        "extractor": next(iter(state.extractor.values())),
+        "weights": state.tables[COLUMNS].store.arrays()["weights"],
+        "moment": state.tables[COLUMNS].store.arrays()["moment0"],
+        "dense": next(iter(state.dense.values())),
     }[spoilt]
     array.flat[0] = np.inf
     with pytest.raises(StateError, match="is left as it was"):
@@ -108,38 +116,48 @@ def test_a_spoilt_state_is_not_saved_over_a_good_one(saved: Path, spoilt: str) -
     assert saved.read_bytes() == good
 
 
-def test_centralized_training_changes_the_state_once_when_it_is_done() -> None:
+class Failing:
+    """Eager torch, of which the third step fails."""
+
+    def __init__(self, tiny: TinyFederation) -> None:
+        self._backend, self._left = tiny.backend, 2
+        self.signature, self.micro_batch = tiny.backend.signature, None
+        self.embed = tiny.backend.embed
+
+    def step(self, arrays: Arrays) -> Arrays:
+        if not self._left:
+            raise OSError("out of memory")
+        self._left -= 1
+        return self._backend.step(arrays)
+
+
+def test_centralized_training_changes_the_state_once_when_it_is_done(tmp_path: Path) -> None:
     """A step that fails half-way leaves the state alone; the arrays that are trained are not the state's."""
-
-    class Failing:
-        """Eager torch, of which the third step fails."""
-
-        def __init__(self, tiny: TinyFederation) -> None:
-            self._backend, self._left = tiny.backend, 2
-            self.spec, self.micro_batch = tiny.spec, None
-            self.parameter_shapes = tiny.backend.parameter_shapes
-            self.embed = tiny.backend.embed
-
-        def step(self, *arguments):  # type: ignore[no-untyped-def]
-            if not self._left:
-                raise OSError("out of memory")
-            self._left -= 1
-            return self._backend.step(*arguments)
-
     tiny = TinyFederation()
     before = state_bytes(tiny)
-    training = LocalTraining(batch_size=4, learning_rate=0.1)
+    context = centralized_round(tiny, Failing(tiny), tmp_path)
     with pytest.raises(OSError, match="out of memory"):
-        train_centrally(tiny.state, Failing(tiny), tiny.clients[0], training, 11, seed=0)
+        train_centrally(context)
     assert state_bytes(tiny) == before
     assert tiny.state.round_index == 0
 
-    train_centrally(tiny.state, tiny.backend, tiny.clients[0], training, 11, seed=0)
+    loss = train_centrally(replace(context, backend=tiny.backend))
+    assert np.isfinite(loss)
     assert not set(state_bytes(tiny)) & set(before)
     assert tiny.state.round_index == 1
 
 
+def centralized_round(tiny: TinyFederation, backend: Backend, folder: Path) -> RoundContext:
+    """Batches of 4 of the 11 examples that one client of a round has on average: three steps."""
+    settings = ["scheme.name=centralized", "client.batch_size=4", "client.learning_rate=0.1"]
+    experiment = load_experiment("glyphs-tiny", [*settings, "server.clients_per_round=1"])
+    population = make_tiny_population(folder / "population")
+    return RoundContext(experiment, population, backend, tiny.state, federated_round=dict)
+
+
 def test_centralized_training_is_refused_a_state_with_moments() -> None:
     tiny = TinyFederation(optimizer=FedAvgM())
+    before = state_bytes(tiny)
     with pytest.raises(ValueError, match="keeps moments of FedAvgM"):
-        tiny.state.adopt(tiny.state.extractor, tiny.state.columns.class_weights)
+        tiny.state.adopt({**tiny.state.dense, COLUMNS: tiny.columns()})
+    assert state_bytes(tiny) == before

@@ -14,16 +14,20 @@ from ondevice.contract import safetensors_file
 
 CACHE = Path(__file__).parents[2] / "cache"
 CHANCE = 1 / 60
+TRANSFORMS = ("client.transforms", "server.slice_transforms")
 SETTINGS = {
-    "bf16": ["client.precision=bf16"],
-    "fp16": ["client.precision=fp16"],
+    "bf16": [f"{field}=[{{name = 'precision', format = 'bf16'}}]" for field in TRANSFORMS],
+    "fp16": [f"{field}=[{{name = 'precision', format = 'fp16'}}]" for field in TRANSFORMS],
+    "clipped": ["client.transforms=[{name = 'clip', norm = 0.5}]"],
     "fedadam": ["server.optimizer=fedadam", "server.learning_rate=0.01"],
     "holders": ["server.denominator=holders"],
     "all of them": [
-        *("client.precision=bf16", "server.optimizer=fedadam", "server.learning_rate=0.01"),
+        "client.transforms=[{name = 'clip', norm = 0.5}, {name = 'precision', format = 'bf16'}]",
+        "server.slice_transforms=[{name = 'precision', format = 'bf16'}]",
+        *("server.optimizer=fedadam", "server.learning_rate=0.01"),
         *("server.denominator=holders", "server.selection=proportional", "client.momentum=0.5"),
     ],
-    "centralized": ["client.method=centralized"],
+    "centralized": ["scheme.name=centralized"],
 }
 
 

@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from helpers.tiny_federation import TinyFederation, state_bytes
+from helpers.tiny_federation import TinyFederation, first_question, state_bytes, tiny_plan
 
-from ondevice.contract.vocabulary import RoundPlan
+from ondevice.client.client import Client
 from server_sim.engines.in_process import InProcessLink
-from server_sim.engines.simulated_clients import SimulatedClient
 from server_sim.engines.workers import WorkerLink
 from server_sim.one_round import run_round
 
-PLAN = RoundPlan(0, TinyFederation.num_classes, 3)
+PLAN = tiny_plan()
 BAD_CLIENT = 1
 PATIENCE = 600.0
 TIMEOUT = 5.0
@@ -51,10 +50,10 @@ class FaultyClients:
     def __init__(self, fault: Fault, marker: Path) -> None:
         self._fault, self._marker = fault, marker
 
-    def __call__(self) -> Callable[[int], SimulatedClient]:
+    def __call__(self) -> Callable[[int], Client]:
         federation = TinyFederation()
 
-        def open_client(client_id: int) -> SimulatedClient:
+        def open_client(client_id: int) -> Client:
             if client_id == BAD_CLIENT:
                 self._marker.write_text(str(os.getpid()))
                 misbehave(self._fault, self._marker)
@@ -81,11 +80,11 @@ def misbehave(fault: Fault, marker: Path) -> None:
         os.write(pipe, (1 << 20).to_bytes(4, "big") + b"u" + bytes(1000))  # of a megabyte
         os.kill(os.getpid(), signal.SIGKILL if fault == "dies while sending" else signal.SIGSTOP)
     elif fault == "bad request, then dies":
-        _send(pipe, b"rnonsense")
+        _send(pipe, b"qnonsense")
         os.kill(os.getpid(), signal.SIGKILL)
     elif fault == "hangs in training":
         federation = TinyFederation()
-        _send(pipe, b"r" + federation.client(BAD_CLIENT).request(PLAN))
+        _send(pipe, b"q" + first_question(federation.client(BAD_CLIENT), PLAN))
         time.sleep(PATIENCE)
     elif fault == "hangs in its request":
         time.sleep(PATIENCE)
@@ -94,7 +93,7 @@ def misbehave(fault: Fault, marker: Path) -> None:
     elif fault == "an update without a request":
         _send(pipe, b"u" + bytes(100))
     elif fault == "two requests":
-        request = b"r" + TinyFederation().client(BAD_CLIENT).request(PLAN)
+        request = b"q" + first_question(TinyFederation().client(BAD_CLIENT), PLAN)
         _send(pipe, request)
         os.read(pipe, 1)  # the slice begins to come
         threading.Thread(target=_take_everything, args=(pipe,), daemon=True).start()
@@ -171,7 +170,7 @@ def test_a_worker_that_misbehaves_costs_its_client_and_is_replaced(
         undisturbed = TinyFederation()
         run_round(undisturbed.state, PLAN, [0, 2], undisturbed.link(), undisturbed.aggregator())
         assert state_bytes(tiny) == state_bytes(undisturbed)
-        plan = RoundPlan(1, TinyFederation.num_classes, 3)
+        plan = tiny_plan(1)
         again = run_round(tiny.state, plan, [3, 0], link, tiny.aggregator())
         # A worker that was dying when it was told its next client may cost that one.
         assert again.num_updates >= (1 if fault == "bad request, then dies" else 2)
@@ -187,7 +186,7 @@ def test_a_worker_that_is_gone_when_it_is_told_its_next_client_is_replaced_and_c
         first = run_round(tiny.state, PLAN, [BAD_CLIENT], link, tiny.aggregator())
         time.sleep(2)
         assert is_running(int(marker.read_text()))
-        plan = RoundPlan(1, TinyFederation.num_classes, 3)
+        plan = tiny_plan(1)
         second = run_round(tiny.state, plan, [0, 2], link, tiny.aggregator())
     assert first.num_updates == 1
     assert second.num_updates == 2
