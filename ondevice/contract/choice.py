@@ -1,4 +1,4 @@
-"""A registered file chosen by name, with settings of its own: how plans name samplers, weightings and transforms.
+"""A registered file chosen by name, with settings of its own: how plans and experiments name samplers and the like.
 
 A registry is a plain dictionary from name to a frozen dataclass, one per file.  Adding a member is a new file and a line in
 the dictionary; settings that a member does not have cannot be given.

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -65,6 +66,14 @@ class ArraySpec:
     """The table among whose rows the values are positions; None where they are values."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"name is {self.name!r}; expected text")
+        if (
+            isinstance(self.padding, bool)
+            or not isinstance(self.padding, int | float)
+            or not isfinite(self.padding)
+        ):
+            raise ValueError(f"{self.name}: padding is {self.padding!r}; expected a finite number")
         if self.role not in ROLES:
             raise ValueError(f"{self.name}: role is {self.role!r}; expected one of {', '.join(ROLES)}")
         if self.dtype not in DTYPES:
@@ -72,8 +81,11 @@ class ArraySpec:
         if len(self.shape) > MAX_RANK:
             raise ValueError(f"{self.name}: {len(self.shape)} dimensions; at most {MAX_RANK} are possible")
         for size in self.shape:
-            known = size == EXAMPLES or size.startswith("rows:") if isinstance(size, str) else size >= 0
-            if isinstance(size, bool) or not known:
+            if isinstance(size, str):
+                known = size == EXAMPLES or size.startswith("rows:")
+            else:
+                known = type(size) is int and size >= 0
+            if not known:
                 raise ValueError(f"{self.name}: size is {size!r}; expected a number, 'b' or 'rows:TABLE'")
 
     @property
@@ -108,6 +120,11 @@ class StepSignature:
             unknown = set(spec.symbols) - tables - {EXAMPLES}
             if unknown or (spec.positions_in is not None and rows_of(spec.positions_in) not in tables):
                 raise ValueError(f"{spec.name} speaks of a table that is no input: {spec.describe()}")
+            if spec.positions_in is not None and spec.dtype != "int64":
+                raise ValueError(
+                    f"{spec.name} holds positions in {spec.positions_in}, but is {spec.dtype}; expected int64"
+                )
+            _check_role(spec)
 
     def __iter__(self) -> Iterator[ArraySpec]:
         return iter(self.inputs)
@@ -163,6 +180,28 @@ class StepSignature:
 
     def to_document(self) -> list[dict[str, Any]]:
         return [asdict(spec) for spec in self.inputs]
+
+
+def _check_role(spec: ArraySpec) -> None:
+    """The type and shape that an input's role allows."""
+    first = spec.shape[0] if spec.shape else None
+    is_float = spec.dtype == "float32"
+    allowed, expected = {
+        "dense": (is_float and not spec.symbols, "a dense input is float32 of fixed sizes"),
+        "table": (
+            is_float and len(spec.shape) == 2 and first == rows_of(spec.name) and len(spec.symbols) == 1,
+            f"a table input is float32 [{rows_of(spec.name)}, d]",
+        ),
+        "side": (str(first).startswith("rows:"), "a side input has an entry per row of a table"),
+        "feature": (first == EXAMPLES, "a feature input is [b, ...]"),
+        "label": (first == EXAMPLES, "a label input is [b, ...]"),
+        "example_weight": (
+            is_float and spec.shape == (EXAMPLES,),
+            "an example_weight input is float32 [b]",
+        ),
+    }[spec.role]
+    if not allowed:
+        raise ValueError(f"{spec.name} is {spec.describe()}; {expected}")
 
 
 def signature_from_document(document: Any) -> StepSignature:
