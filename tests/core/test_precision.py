@@ -4,34 +4,37 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.tiny_federation import TinyFederation
+from helpers.tiny_federation import TinyFederation, tiny_plan
 
-from ondevice.client.client import Client
-from ondevice.contract.vocabulary import Columns, FloatArray, LocalTraining, ModelSlice, RoundPlan
-from ondevice.contract.wire import (
-    Envelope,
-    Expected,
-    Precision,
-    request_from_bytes,
-    slice_to_bytes,
-    update_from_bytes,
-)
+from ondevice.client.client import Client, expected_slice
+from ondevice.client.transforms import transformed
+from ondevice.contract import wire
+from ondevice.contract.choice import Choice
+from ondevice.contract.vocabulary import COLUMNS, FloatArray, IntArray, LocalTraining, ModelSlice, Rows
+from ondevice.contract.wire import Envelope
 
-PLAN = RoundPlan(0, TinyFederation.num_classes, 10, local_training=LocalTraining(epochs=2, batch_size=4))
+TRAINING = LocalTraining(epochs=2, batch_size=4)
 ENVELOPE = Envelope(0, 0)
 ROUNDING = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 """Of one number: half a unit in the last place of 11 and 8 bits, relative to the number; half of it again on average."""
 
 
-def moved(tiny: TinyFederation, of_slice: Precision, of_update: Precision) -> FloatArray:
+def moved(tiny: TinyFederation, of_slice: str, of_update: str) -> FloatArray:
     """The whole update of a client whose slice and update travel in these precisions."""
-    client = Client(0, tiny.clients[0], private_seed=7, precision=of_update)
-    class_ids = request_from_bytes(client.request(PLAN), ENVELOPE, tiny.num_classes)
-    columns = Columns(class_ids, 0.1 * TinyFederation(seed=1).columns()[class_ids])
-    message = slice_to_bytes(ENVELOPE, ModelSlice(tiny.initial, columns), of_slice)
-    expected = Expected(tiny.num_classes, tiny.spec.column_dim, tiny.backend.parameter_shapes)
-    update = update_from_bytes(client.train(PLAN, message, tiny.backend), ENVELOPE, class_ids, expected)
-    parts = [*update.extractor_delta.values(), update.columns_delta.weights]
+    narrow_slice, narrow_update = (Choice("precision", {"format": name}) for name in (of_slice, of_update))
+    plan = tiny_plan(0, 10, TRAINING, (narrow_update,))
+    asked: dict[str, IntArray] = {}
+
+    def answer(question: bytes) -> bytes:
+        asked.update(wire.request_from_bytes(question, ENVELOPE, plan.table_sizes))
+        rows = Rows(asked[COLUMNS], 0.1 * TinyFederation(seed=1).columns()[asked[COLUMNS]])
+        model_slice = ModelSlice(tiny.initial, {COLUMNS: rows})
+        weights = transformed(wire.weights_of(model_slice), [narrow_slice])
+        return wire.slice_to_bytes(ENVELOPE, model_slice, weights)
+
+    message = Client(0, tiny.clients[0], 7, lambda: tiny.backend).converse(plan, answer)
+    update = wire.update_from_bytes(message, ENVELOPE, asked, expected_slice(tiny.backend, plan))
+    parts = [*update.dense.values(), update.tables[COLUMNS].values]
     return np.concatenate([part.ravel() for part in parts])
 
 
@@ -40,9 +43,7 @@ def distance(found: FloatArray, expected: FloatArray) -> float:
 
 
 @pytest.mark.parametrize("narrow", ["fp16", "bf16"])
-def test_an_update_is_the_movement_from_the_slice_that_arrived(
-    tiny: TinyFederation, narrow: Precision
-) -> None:
+def test_an_update_is_the_movement_from_the_slice_that_arrived(tiny: TinyFederation, narrow: str) -> None:
     """Had it been taken from the slice before rounding, the rounding of the *weights* would be in it."""
     from_the_same_slice = moved(tiny, narrow, "fp32")
     assert 0 < distance(moved(tiny, narrow, narrow), from_the_same_slice) < ROUNDING[narrow]
