@@ -12,7 +12,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -22,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from ondevice.client.transforms import TRANSFORMS
+from ondevice.client.transforms import TRANSFORMS, transformed
 from ondevice.contract.choice import Choice, chosen
 from ondevice.contract.vocabulary import LocalTraining, LogitKind, RoundPlan, TrainScope
 from server_sim.experiment_fields import explain
@@ -82,13 +84,22 @@ class TransformSettings(BaseModel):
         return Choice(self.name, self.model_extra or {})
 
 
+def _in_order(transforms: tuple[TransformSettings, ...]) -> tuple[TransformSettings, ...]:
+    """Refuses an order that every message would fail on: tried on a message of one number."""
+    transformed({"a weight": np.zeros(1, np.float32)}, [transform.choice for transform in transforms])
+    return transforms
+
+
+Transforms = Annotated[tuple[TransformSettings, ...], AfterValidator(_in_order)]
+
+
 class ClientSettings(_Settings):
     epochs: int = Field(1, ge=1, description="Passes over a client's examples in one round.")
     batch_size: int = Field(32, ge=1, description="Examples of one local step.")
     learning_rate: float = Field(0.01, ge=0, description="Of local SGD.")
     weight_decay: float = Field(0.0, ge=0, description="Of local SGD.")
     momentum: float = Field(0.0, ge=0, lt=1, description="Of local SGD; gone at the end of a round.")
-    transforms: tuple[TransformSettings, ...] = Field(
+    transforms: Transforms = Field(
         (),
         description="What is done to an update before it is encoded, in this order, as in "
         '[{name = "clip", norm = 1.0}, {name = "precision", format = "bf16"}].',
@@ -125,7 +136,7 @@ class ServerSettings(_Settings):
     max_attempts: int = Field(
         3, ge=1, description="How often a round is tried before the run ends with an error."
     )
-    slice_transforms: tuple[TransformSettings, ...] = Field(
+    slice_transforms: Transforms = Field(
         (), description="What is done to a slice before it is encoded; precision, as for updates."
     )
     store: Literal["memory"] = Field("memory", description="Where tables lie.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -24,15 +24,26 @@ def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
         section = _section(field.annotation)
         if section is None:
             found[name] = field
-        else:
-            found |= {f"{name}.{inner}": inner_field for inner, inner_field in fields_of(section).items()}
+            continue
+        # A section with members to choose from has what all of them have, then the settings of each.
+        members: Callable[[], Sequence[type[BaseModel]]] = getattr(section, "members", tuple)
+        for kind in (section, *members()):
+            for inner, inner_field in fields_of(kind).items():
+                found.setdefault(f"{name}.{inner}", inner_field)
     return found
 
 
-def explain(error: Any, model: type[BaseModel]) -> str:
-    """One of pydantic's errors in the words of an experiment."""
-    known = fields_of(model)
-    path = [str(part) for part in error["loc"]]
+STATED = "stated"
+"""The type of an error that is in the words of an experiment already: its context has them as `text`."""
+
+
+def explain(error: Any, model: type[BaseModel], section: str = "") -> str:
+    """One of pydantic's errors in the words of an experiment; `section` is where the model stands in it."""
+    if error["type"] == STATED:
+        return str(error["ctx"]["text"])
+    start = f"{section}." if section else ""
+    known = {start + name: field for name, field in fields_of(model).items()}
+    path = [*([section] if section else []), *(str(part) for part in error["loc"])]
     # pydantic adds the parts of a union to the path; a user knows fields.
     starts = [".".join(path[:length]) for length in range(len(path), 0, -1)]
     name = next((start for start in starts if start in known), starts[0] if starts else "")

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import PydanticCustomError
 
-from server_sim.experiment_fields import explain
+from server_sim.experiment_fields import STATED, explain
 from server_sim.schemes.centralized import Centralized
 from server_sim.schemes.fedss import FedSS
 from server_sim.schemes.full_softmax import FullSoftmax
@@ -29,13 +30,18 @@ SCHEMES: dict[str, type[Scheme]] = {
 
 
 def scheme_from(settings: Any) -> Any:
-    """A scheme from an experiment's section; a ValueError names the setting that is wrong."""
+    """A scheme from an experiment's section; an error names the setting that is wrong."""
     if isinstance(settings, Scheme) or not isinstance(settings, dict):
         return settings
     name = settings.get("name", "fedss")
     if name not in SCHEMES:
-        raise ValueError(f"name is {name!r}; expected one of {', '.join(SCHEMES)}")
+        raise _stated(f"scheme.name is {name!r}; expected one of {', '.join(SCHEMES)}")
     try:
         return SCHEMES[name].model_validate(settings)
     except ValidationError as errors:
-        raise ValueError("; ".join(explain(error, SCHEMES[name]) for error in errors.errors())) from None
+        lines = [explain(error, SCHEMES[name], "scheme") for error in errors.errors()]
+        raise _stated("\n  ".join(lines)) from None
+
+
+def _stated(text: str) -> PydanticCustomError:
+    return PydanticCustomError(STATED, "{text}", {"text": text})

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from ondevice.contract.choice import Choice
 
@@ -42,7 +42,18 @@ class Scheme(BaseModel):
 
     label: ClassVar[str]
     """Its name in tables and figures."""
-    name: str
+    name: str = Field(
+        "fedss",
+        description="What the federation does: `fedss`, `negatives_only`, `positives_only`, `full_softmax` or "
+        "`centralized`.  The settings of a scheme stand beside its name.",
+    )
+
+    @staticmethod
+    def members() -> tuple[type[Scheme], ...]:
+        """Every registered scheme: an experiment's `scheme` section is one of them."""
+        from server_sim.schemes import SCHEMES  # which imports this file
+
+        return tuple(SCHEMES.values())
 
     @abstractmethod
     def sampler(self) -> Choice | None:

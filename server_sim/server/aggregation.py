@@ -8,12 +8,12 @@ What D is for a row that only some clients held is a choice, offered by name:
   having left it alone, so a row moves less the fewer clients sampled it.
 - `holders`: D = Σ n_k over the clients that held the row: every row moves at full speed.
 
-φ is held by everyone, so both agree on it.  The sums of rows are sparse: memory and time go with the rows touched,
-never with n.
+φ is held by everyone, so both agree on it.  The sums of rows are sparse: memory and time go with the rows touched, never
+with n.
 
-Sums are float32.  What one client may put into them is limited where its message is read
-(`ondevice.contract.wire.UpdateLimits`); should the sums of a round overflow all the same, because limits were set very
-wide, `mean` refuses to give a mean, and nothing has changed yet.
+Sums are float32.  What one client may put into them is limited where its message is read (`wire.UpdateLimits`); should the
+sums of a round overflow all the same, because limits were set very wide, `mean` refuses to give a mean, and nothing has
+changed yet.
 """
 
 from __future__ import annotations

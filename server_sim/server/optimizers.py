@@ -8,8 +8,8 @@ Deltas are client − server, so the server *adds*.
 
 A column that nobody sampled in a round has g = 0, but its momentum still moves it.  Doing that at once would touch all n
 columns every round.  Instead every rule can play s rounds of g = 0 in one go: `drift` says where the weights have gone by
-then, `fade` what is left of the moments.  The table asks when a column is next read or updated.  For FedAvgM it is a
-closed form,
+then, `fade` what is left of the moments.  `server_sim.server.row_table` asks when a row is next read or updated.  For
+FedAvgM it is a closed form,
 
     w <- w + γ v (β + ... + β^s) = w + γ v β (1 − β^s) / (1 − β),   v <- β^s v
 
