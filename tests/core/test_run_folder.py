@@ -67,6 +67,7 @@ TABLE = 'table={seeds=[0], rows=[{label="Good"}, {label="Bad", override={"server
         (["--set", "server.clients_per_round=13"], "glyphs-tiny has 12 clients"),
         (["--set", "model.pretrained=nowhere"], "model.pretrained is 'nowhere'"),
         (["--set", "model.architecture=lenet"], "model.architecture is 'lenet'"),
+        (["--set", "model.objective=hinge"], "model.objective is 'hinge'; expected one of sampled_softmax"),
         (["--runtime", "tflite"], "--runtime is 'tflite'"),
         (["--out", "USED"], "is no run's folder"),
         (["--set", TABLE], "glyphs-tiny has 12 clients"),

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from server_sim.server.column_table import ColumnTable
 
 from ondevice.contract.vocabulary import COLUMNS, ClientUpdate, FloatArray, Rows
 from server_sim.server.aggregation import Aggregator, Denominator

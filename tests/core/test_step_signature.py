@@ -257,6 +257,27 @@ def test_positions_are_checked_in_every_array_that_holds_some() -> None:
         check_arrays(TWO_TABLES, arrays, {})
 
 
+@pytest.mark.filterwarnings("error")
+def test_read_only_arrays_will_do_and_no_input_is_changed() -> None:
+    """What came over the wire, or lies in a mapped file, is read-only."""
+    arrays = a_step()
+    before = {name: array.copy() for name, array in arrays.items()}
+    writable = BACKEND.step(arrays)
+    for array in arrays.values():
+        array.flags.writeable = False
+    try:
+        read_only = BACKEND.step(arrays)
+        embeddings = BACKEND.embed({**WEIGHTS, "images": arrays["images"]})
+    finally:
+        for array in WEIGHTS.values():
+            array.flags.writeable = True
+    assert embeddings.shape == (3, 8)
+    for name, output in writable.items():
+        assert np.array_equal(output, read_only[name])
+    for name, array in arrays.items():
+        assert np.array_equal(array, before[name])
+
+
 # ------------------------------------------------------------------ padding
 
 
