@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from export.proof.golden import build_step, draw_images, expected_step, float64_copy
+from export.proof.golden import build_step, draw_features, expected_step, float64_copy
 from ondevice.backends.eager import initial_parameters
 from ondevice.contract import safetensors_file
 from ondevice.contract.artifact import (
@@ -18,20 +18,22 @@ from ondevice.contract.artifact import (
     write_artifact,
 )
 from ondevice.contract.golden_step import golden_to_tensors
-from ondevice.contract.vocabulary import StepSpec
+from ondevice.contract.step_signature import EXAMPLES, rows_of
+from ondevice.contract.vocabulary import COLUMNS, StepSpec
 
 SPEC = StepSpec("three_convolutions", embedding_dim=8, image_shape=(1, 16, 16))
 
 
 def make_tiny_artifact(directory: Path) -> Artifact:
-    """Micro-batch 4, width up to 64, weights of seed 3."""
+    """Micro-batch 4, up to 64 rows, weights of seed 3."""
     weights = initial_parameters(SPEC, 3)
-    exact = float64_copy(build_step(SPEC, weights))
-    golden = expected_step(exact, draw_images(exact, 3, seed=0), width=7, seed=0)
+    step = build_step(SPEC, weights)
+    exact = float64_copy(step)
+    golden = expected_step(exact, draw_features(exact, 3, seed=0), rows=7, seed=0)
     manifest = Manifest(
         spec=SPEC,
-        micro_batch=4,
-        max_width=64,
+        signature=step.signature,
+        bounds={EXAMPLES: 4, rows_of(COLUMNS): 64},
         runtimes=(),
         parameters=tuple(Parameter(name, value.shape, True) for name, value in weights.items()),
         files={},
