@@ -19,29 +19,35 @@ uint32_t hash(uint32_t index) { return index * 2654435761u; }
 // The top bits of a multiplicative hash: about uniform in 0..1, exact in float32.
 float made_up(uint32_t index) { return static_cast<float>(hash(index) >> 8) * 0x1p-24f; }
 
-template <class Number>
-void put(uint8_t* at, Number number) {
-  std::memcpy(at, &number, sizeof number);
-}
-
-// One element of an example, of which `index` is the number among all elements of all examples.
-void put_element(uint8_t* at, const ArraySpec& spec, int64_t example, int64_t index, const BenchJob& job) {
-  const uint32_t number = static_cast<uint32_t>(index);
-  if (spec.role == Role::example_weight) return put(at, static_cast<float>(1 / static_cast<double>(job.batch)));
-  if (spec.role == Role::label) return put(at, example % job.width);
-  if (spec.dtype == Dtype::F32) return put(at, 2 * made_up(number) - 1);
-  if (spec.dtype == Dtype::U8) return put(at, static_cast<uint8_t>(hash(number) >> 24));
-  put(at, spec.positions_in ? index % job.width : int64_t{0});  // 0 is a value that every vocabulary has
+// `value` of the example and of the element's number among all elements of all examples.
+template <class Number, class Value>
+void put(NamedArray& array, int64_t first, int64_t count, const Value& value) {
+  const int64_t elements = static_cast<int64_t>(array.entry_bytes / sizeof(Number));
+  for (int64_t i = 0; i < count; i++)
+    for (int64_t j = 0; j < elements; j++) {
+      const Number number = value(first + i, (first + i) * elements + j);
+      std::memcpy(array.entry(i) + j * sizeof number, &number, sizeof number);
+    }
+  array.pad_from(count);
 }
 
 void fill(MicroBatch& out, const BenchJob& job, int64_t first) {
-  const int64_t count = std::min(job.micro_batch, job.batch - first);
+  const int64_t count = std::min(job.micro_batch, job.batch - first), width = job.width;
+  const float weight = static_cast<float>(1 / static_cast<double>(job.batch));
   for (NamedArray& array : out) {
-    const size_t size = byte_size(array.spec.dtype), elements = array.entry_bytes / size;
-    for (int64_t i = 0; i < count; i++)
-      for (size_t j = 0; j < elements; j++)
-        put_element(array.entry(i) + j * size, array.spec, first + i, static_cast<int64_t>((first + i) * elements + j), job);
-    array.pad_from(count);
+    const ArraySpec& spec = array.spec;
+    if (spec.role == Role::example_weight) {
+      put<float>(array, first, count, [=](int64_t, int64_t) { return weight; });
+    } else if (spec.role == Role::label) {
+      put<int64_t>(array, first, count, [=](int64_t example, int64_t) { return example % width; });
+    } else if (spec.dtype == Dtype::F32) {
+      put<float>(array, first, count, [](int64_t, int64_t index) { return 2 * made_up(static_cast<uint32_t>(index)) - 1; });
+    } else if (spec.dtype == Dtype::U8) {
+      put<uint8_t>(array, first, count, [](int64_t, int64_t index) { return hash(static_cast<uint32_t>(index)) >> 24; });
+    } else {  // 0 is a value that every vocabulary has
+      const int64_t rows = spec.positions_in ? width : 1;
+      put<int64_t>(array, first, count, [=](int64_t, int64_t index) { return index % rows; });
+    }
   }
 }
 

@@ -26,6 +26,14 @@ Expected expected_slice(const StepSignature& signature, const RoundPlan& plan) {
   return expected;
 }
 
+SliceViews slice_from(const MappedFile& answer, Envelope envelope, const RowIds& ids, const Expected& expected) {
+  try {
+    return read_slice(answer.bytes(), envelope, ids, expected);
+  } catch (const BadFile& error) {
+    throw BadFile(answer.path() + ": " + error.what());
+  }
+}
+
 }  // namespace
 
 Client::Trained Client::converse(Envelope envelope, const RoundPlan& plan, const Ask& ask, const std::string& out) const {
@@ -41,7 +49,7 @@ Client::Trained Client::converse(Envelope envelope, const RoundPlan& plan, const
   const MappedFile& answer = ask(request_to_bytes(envelope, sample.ids));
   const Artifact artifact(place_.artifact);
   const Expected expected = expected_slice(artifact.signature, plan);
-  const SliceViews slice = read_slice(answer.bytes(), envelope, sample.ids, expected);
+  const SliceViews slice = slice_from(answer, envelope, sample.ids, expected);
   // Lines 8-11: train, answer with the difference.
   Arrays weights;
   for (const TensorView& tensor : slice.weights) {

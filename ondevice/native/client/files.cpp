@@ -17,7 +17,7 @@ std::string reason() { return std::strerror(errno); }
 
 }  // namespace
 
-MappedFile::MappedFile(const std::string& path) {
+MappedFile::MappedFile(const std::string& path) : path_(path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) throw BadFile("cannot open " + path + ": " + reason());
   struct stat status;

@@ -21,10 +21,12 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
 
   Bytes bytes() const { return {data_, size_}; }
+  const std::string& path() const { return path_; }
   // Lets the kernel take the pages back; they are read again when they are next touched.
   void release_pages() const;
 
  private:
+  const std::string path_;
   const uint8_t* data_ = nullptr;
   size_t size_ = 0;
 };

@@ -156,8 +156,9 @@ TensorFile read_tensors(Bytes file) {
     if (entry.start != expected_start || entry.end - entry.start != byte_count(entry) ||
         static_cast<uint64_t>(entry.end) > body.size)
       throw BadFile(entry.name + ": offsets " + std::to_string(entry.start) + " to " + std::to_string(entry.end) + " for " +
-                    entry.dtype->name + " " + describe(entry.shape) + "; expected to start at " + std::to_string(expected_start) +
-                    ", to hold exactly its bytes and to end within the " + std::to_string(body.size) + " bytes of data");
+                    entry.dtype->name + " " + describe(entry.shape) + "; expected to start at " +
+                    std::to_string(expected_start) + ", to hold exactly its bytes and to end within the " +
+                    std::to_string(body.size) + " bytes of data");
     expected_start = entry.end;
     const Bytes bytes{body.data + entry.start, static_cast<size_t>(entry.end - entry.start)};
     result.tensors[entry.name] = {entry.dtype->dtype, entry.shape, bytes};

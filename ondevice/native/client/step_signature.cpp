@@ -160,6 +160,7 @@ Bounds symbol_values(const StepSignature& signature, const StepArrays& arrays) {
       throw BadFile(spec.name + " is " + kind(array) + "; the step takes " + spec.describe() + meaning);
     }
   }
+  if (arrays.size() == signature.inputs().size()) return values;
   for (const auto& [name, array] : arrays) {
     const auto is_it = [&, &wanted = name](const ArraySpec& spec) { return spec.name == wanted; };
     if (std::none_of(signature.inputs().begin(), signature.inputs().end(), is_it))
@@ -199,12 +200,16 @@ NamedArray::NamedArray(ArraySpec its_spec, Dimensions its_shape)
 }
 
 void NamedArray::pad_from(int64_t first) {
+  const size_t start = first * entry_bytes;
+  if (spec.dtype == Dtype::U8 || spec.padding == 0) {
+    std::fill(bytes_.begin() + start, bytes_.end(), static_cast<uint8_t>(spec.padding));
+    return;
+  }
   const float as_float = static_cast<float>(spec.padding);
   const int64_t as_integer = spec.dtype == Dtype::F32 ? 0 : static_cast<int64_t>(spec.padding);
   const size_t size = byte_size(spec.dtype);
-  // Little-endian: the byte of a uint8 is an integer's first.
   const void* value = spec.dtype == Dtype::F32 ? static_cast<const void*>(&as_float) : &as_integer;
-  for (size_t at = first * entry_bytes; at < bytes_.size(); at += size) std::memcpy(bytes_.data() + at, value, size);
+  for (size_t at = start; at < bytes_.size(); at += size) std::memcpy(bytes_.data() + at, value, size);
 }
 
 }  // namespace fedss

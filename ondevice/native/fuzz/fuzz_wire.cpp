@@ -43,7 +43,7 @@ void mutate(Message& message, PortableRandom& random) {
       if (position != message.end()) *position ^= static_cast<uint8_t>(1u << random.below(8));
       break;
     case 2:
-      message.erase(position, position + std::min<ptrdiff_t>(message.end() - position, static_cast<ptrdiff_t>(random.below(64))));
+      message.erase(position, position + std::min(message.end() - position, static_cast<ptrdiff_t>(random.below(64))));
       break;
     case 3: {
       const char* word = kWords[random.below(std::size(kWords))];
