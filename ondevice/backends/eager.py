@@ -34,14 +34,14 @@ class EagerBackend:
 
     def step(self, arrays: Arrays) -> Arrays:
         self._bind(arrays)
-        data = {spec.name: torch.from_numpy(arrays[spec.name]) for spec in self.signature.data}
+        data = {spec.name: _tensor(arrays[spec.name]) for spec in self.signature.data}
         tables = [data[table].requires_grad_() for table in self.signature.table_dims]
         outputs = step_outputs(self._step(*data.values()), [*self._dense, *tables])
         return dict(zip(self.signature.outputs, (output.numpy() for output in outputs), strict=True))
 
     def embed(self, arrays: Arrays) -> FloatArray:
         self._bind(arrays)
-        features = [torch.from_numpy(arrays[spec.name]) for spec in self.signature.features]
+        features = [_tensor(arrays[spec.name]) for spec in self.signature.features]
         with torch.no_grad():
             embeddings: FloatArray = self._step.extractor(*features).numpy()
         return embeddings
@@ -52,8 +52,13 @@ class EagerBackend:
         if len(dense) == len(self._bound) and all(a is b for a, b in zip(dense, self._bound, strict=True)):
             return
         for tensor, array in zip(self._dense, dense, strict=True):
-            tensor.data = torch.from_numpy(array)
+            tensor.data = _tensor(array)
         self._bound = dense
+
+
+def _tensor(array: npt.NDArray[Any]) -> torch.Tensor:
+    """Shared memory, but for an array that is read-only: torch has no such tensors, and warns."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def initial_parameters(spec: StepSpec, seed: int) -> dict[str, FloatArray]:
