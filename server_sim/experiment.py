@@ -52,6 +52,9 @@ class ModelSettings(_Settings):
         "mobilenet_v3_large", description="The extractor, as `fedss export --help` lists them."
     )
     embedding_dim: int = Field(64, ge=1, description="Entries of an embedding, and of a class's column.")
+    objective: str = Field(
+        "sampled_softmax", description="The loss; a file each in ondevice/model/objectives."
+    )
     logits: LogitKind = Field("cosine", description="Scaled cosine, or the dot product with a bias.")
     train: TrainScope = Field(
         "all", description="What learns: everything; embedding and columns; the columns alone."

@@ -20,6 +20,7 @@ from ondevice.contract.link import Link
 from ondevice.contract.safetensors_file import Bfloat16, SafetensorsError
 from ondevice.contract.vocabulary import FloatArray, StepSpec
 from ondevice.model.extractors import ARCHITECTURES
+from ondevice.model.objectives import OBJECTIVES
 from server_sim.data.glyphs import presets as glyphs
 from server_sim.data.glyphs.dealing import ByClient
 from server_sim.data.population import Population, Progress, open_population
@@ -66,6 +67,10 @@ def check_experiment(experiment: Experiment) -> None:
         raise ConfigurationError(
             f"model.architecture is {experiment.model.architecture!r}; expected one of {', '.join(ARCHITECTURES)}"
         )
+    if experiment.model.objective not in OBJECTIVES:
+        raise ConfigurationError(
+            f"model.objective is {experiment.model.objective!r}; expected one of {', '.join(OBJECTIVES)}"
+        )
     if experiment.model.pretrained is not None:
         _pretrained_path(experiment.model.pretrained)
 
@@ -89,6 +94,7 @@ def step_spec(experiment: Experiment, population: Population) -> StepSpec:
         architecture=model.architecture,
         embedding_dim=model.embedding_dim,
         image_shape=population.image_shape,
+        objective=model.objective,
         logits=model.logits,
         train=model.train,
     )
