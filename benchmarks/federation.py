@@ -26,28 +26,40 @@ from server_sim.server.column_table import ColumnTable
 
 from ondevice.backends.eager import EagerBackend, initial_parameters
 from ondevice.client.client import Client
-from ondevice.client.local_training import epoch_batches, normalize_images
+from ondevice.client.local_training import LocalTask, epoch_batches
+from ondevice.client.samplers import SamplingView
+from ondevice.client.samplers.uniform_negatives import UniformNegatives
+from ondevice.client.weightings.uniform import Uniform
 from ondevice.contract import wire
+from ondevice.contract.choice import Choice
+from ondevice.contract.link import Ask
 from ondevice.contract.vocabulary import (
+    COLUMNS,
+    IMAGES,
     ClientUpdate,
-    Columns,
     ExampleSet,
     LocalTraining,
     RoundPlan,
+    Rows,
     StepSpec,
 )
 from ondevice.model.extractors import build_extractor
 from ondevice.model.objectives.sampled_softmax import class_logits
 from server_sim.engines.in_process import InProcessLink
-from server_sim.engines.simulated_clients import SimulatedClient
 from server_sim.one_round import run_round
 from server_sim.server.aggregation import Aggregator
 from server_sim.server.optimizers import FedAvg, FedAvgM, ServerOptimizer
+from server_sim.server.row_table import RowTable
 from server_sim.server.state import ServerState
 
 CLIENTS, WIDTH, DIM = 64, 170, 64
 BLOCK_BYTES = CLIENTS * WIDTH * DIM * 4
 """All the columns that the clients of a round hold."""
+
+
+def fedss_plan(num_classes: int, num_negatives: int, training: LocalTraining) -> RoundPlan:
+    sampler = Choice("uniform_negatives", {"num_negatives": num_negatives})
+    return RoundPlan(0, {COLUMNS: num_classes}, sampler, Choice("uniform"), local_training=training)
 
 
 def interleaved(contenders: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
@@ -66,23 +78,23 @@ class ColumnPath:
 
     def __init__(self, num_classes: int, optimizer: ServerOptimizer) -> None:
         rng = np.random.default_rng(0)
-        self._table = ColumnTable.fresh(optimizer, rng.standard_normal((num_classes, DIM), np.float32))
-        self._aggregator = Aggregator({}, num_classes, DIM, "selected")
+        self._table = RowTable.fresh(optimizer, rng.standard_normal((num_classes, DIM), np.float32))
+        self._aggregator = Aggregator({}, {COLUMNS: (num_classes, DIM)}, "selected")
         self._updates = []
         for _ in range(CLIENTS):
-            class_ids = np.sort(rng.choice(num_classes, WIDTH, replace=False))
-            delta = Columns(class_ids, rng.standard_normal((WIDTH, DIM), np.float32))
-            self._updates.append(ClientUpdate({}, delta, num_examples=100, mean_loss=1.0))
+            ids = np.sort(rng.choice(num_classes, WIDTH, replace=False))
+            delta = Rows(ids, rng.standard_normal((WIDTH, DIM), np.float32))
+            self._updates.append(ClientUpdate({}, {COLUMNS: delta}, num_examples=100, mean_loss=1.0))
         self._round = 0
 
     def __call__(self) -> None:
         for update in self._updates:
-            self._table.read(update.columns_delta.class_ids, self._round)
+            self._table.read(update.tables[COLUMNS].ids, self._round)
         self._aggregator.start()
         for update in self._updates:
             self._aggregator.add(update)
-        mean = self._aggregator.mean()
-        self._table.apply(mean.class_ids, mean.columns_delta, self._round)
+        mean = self._aggregator.mean().tables[COLUMNS]
+        self._table.apply(mean.ids, mean.delta, self._round)
         self._round += 1
 
 
@@ -125,27 +137,19 @@ def simulated_round(repeats: int) -> list[dict[str, object]]:
     data = []
     for _ in range(num_clients):
         held = rng.choice(num_classes, 90, replace=False)
-        data.append(
-            ExampleSet(
-                rng.integers(0, 256, (130, 1, 32, 32), np.uint8), rng.choice(held, 130).astype(np.int64)
-            )
-        )
-    plan = RoundPlan(0, num_classes, 80, local_training=LocalTraining(learning_rate=0.05))
+        images = rng.integers(0, 256, (130, 1, 32, 32), np.uint8)
+        data.append(ExampleSet({IMAGES: images}, rng.choice(held, 130).astype(np.int64)))
+    plan = fedss_plan(num_classes, 80, LocalTraining(learning_rate=0.05))
     backend = EagerBackend(spec, initial)
 
     def federated() -> dict[str, np.ndarray]:
-        state = ServerState.fresh(
-            FedAvg(), {name: value.copy() for name, value in initial.items()}, columns.copy()
-        )
-        link = InProcessLink(lambda k: SimulatedClient(Client(k, data[k], private_seed=k), backend))
-        run_round(
-            state,
-            plan,
-            range(num_clients),
-            link,
-            Aggregator(backend.parameter_shapes, num_classes, DIM, "selected"),
-        )
-        return state.extractor
+        dense = {name: value.copy() for name, value in initial.items()}
+        state = ServerState.fresh(FedAvg(), dense, {COLUMNS: columns.copy()})
+        link = InProcessLink(lambda k: Client(k, data[k], k, lambda: backend))
+        shapes = {COLUMNS: (num_classes, DIM)}
+        aggregator = Aggregator(backend.signature.dense_shapes, shapes, "selected")
+        run_round(state, plan, range(num_clients), link, aggregator)
+        return state.dense
 
     def bare_loop() -> dict[str, np.ndarray]:
         """The same steps in as few lines of torch as possible: no wire, no server, but the mean that checks the result."""
@@ -155,13 +159,16 @@ def simulated_round(repeats: int) -> list[dict[str, object]]:
             extractor.load_state_dict(
                 {name: torch.from_numpy(value.copy()) for name, value in initial.items()}
             )
-            sample = sample_classes(examples.labels, plan, k)
-            w = torch.nn.Parameter(torch.from_numpy(columns[sample.class_ids]))
-            adjust = torch.from_numpy(-sample.log_expected_count)
-            labels = np.searchsorted(sample.class_ids, examples.labels)
+            view = SamplingView(plan, examples.labels, k, lambda question: question)
+            sample = UniformNegatives(80).draw(view)
+            ids = sample.ids[COLUMNS]
+            w = torch.nn.Parameter(torch.from_numpy(columns[ids]))
+            adjust = torch.from_numpy(sample.sides["adjust"])
+            labels = np.searchsorted(ids, examples.labels)
             optimizer = torch.optim.SGD([*extractor.parameters(), w], lr=0.05)
-            for batch in epoch_batches(labels, plan, k):
-                images = torch.from_numpy(normalize_images(examples.images[batch]))
+            task = LocalTask(plan, examples, np.arange(len(examples)), Uniform(), k)
+            for batch in epoch_batches(task):
+                images = torch.from_numpy(examples.features[IMAGES][batch])
                 logits = class_logits(extractor(images), w, "cosine") + adjust
                 loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(labels[batch]))
                 optimizer.zero_grad()
@@ -192,34 +199,26 @@ def server_peak(num_clients: int) -> None:
     spec = StepSpec(image_shape=(3, 32, 32))
     extractor = initial_parameters(spec, 0)
     rng = np.random.default_rng(0)
-    state = ServerState.fresh(FedAvgM(), extractor, rng.standard_normal((num_classes, DIM), np.float32))
+    columns = rng.standard_normal((num_classes, DIM), np.float32)
+    state = ServerState.fresh(FedAvgM(), extractor, {COLUMNS: columns})
     shapes = {name: value.shape for name, value in extractor.items()}
     delta = {name: np.full_like(value, 1e-3) for name, value in extractor.items()}
-    plan = RoundPlan(0, num_classes, WIDTH)
+    plan = fedss_plan(num_classes, WIDTH, LocalTraining())
 
     class Sender:
         """Answers with a ready-made update, so that only the server's memory is measured."""
 
         def __init__(self, client_id: int) -> None:
             self._envelope = wire.Envelope(0, client_id)
-            self._class_ids = np.sort(
-                np.random.default_rng(client_id).choice(num_classes, WIDTH, replace=False)
-            )
+            self._ids = np.sort(np.random.default_rng(client_id).choice(num_classes, WIDTH, replace=False))
 
-        def request(self, plan: RoundPlan) -> bytes:  # noqa: ARG002 - a client's signature
-            return wire.request_to_bytes(self._envelope, self._class_ids)
+        def converse(self, plan: RoundPlan, ask: Ask) -> bytes:  # noqa: ARG002 - a client's signature
+            ask(wire.request_to_bytes(self._envelope, {COLUMNS: self._ids}))
+            rows = Rows(self._ids, np.zeros((WIDTH, DIM), np.float32))
+            return wire.update_to_bytes(self._envelope, ClientUpdate(delta, {COLUMNS: rows}, 100, 1.0))
 
-        def train(self, plan: RoundPlan, slice_message: bytes) -> bytes:  # noqa: ARG002 - a client's signature
-            columns = Columns(self._class_ids, np.zeros((WIDTH, DIM), np.float32))
-            return wire.update_to_bytes(self._envelope, ClientUpdate(delta, columns, 100, 1.0))
-
-    run_round(
-        state,
-        plan,
-        range(num_clients),
-        InProcessLink(Sender),
-        Aggregator(shapes, num_classes, DIM, "selected"),
-    )
+    aggregator = Aggregator(shapes, {COLUMNS: (num_classes, DIM)}, "selected")
+    run_round(state, plan, range(num_clients), InProcessLink(Sender), aggregator)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
