@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from export.proof.golden import build_step, draw_images, expected_step, float64_copy
+from export.proof.golden import build_step, draw_features, expected_step, float64_copy
 from export.proof.golden_images import (
     BLACK,
     KINDS,
@@ -21,8 +23,10 @@ from export.proof.golden_images import (
 )
 from export.proof.kinks import AcrossKinks, clearance, roundings_of
 from ondevice.backends.eager import EagerBackend, initial_parameters
-from ondevice.contract.golden_step import check_golden
-from ondevice.contract.vocabulary import EXCLUDED, StepSpec
+from ondevice.contract import safetensors_file
+from ondevice.contract.golden_bounds import check_golden_step
+from ondevice.contract.golden_step import check_golden, golden_from_tensors, golden_to_tensors
+from ondevice.contract.vocabulary import EXCLUDED, IMAGES, StepSpec
 
 SPEC = StepSpec("mobilenet_v3_small", embedding_dim=8, image_shape=(3, 32, 32))
 
@@ -30,16 +34,18 @@ SPEC = StepSpec("mobilenet_v3_small", embedding_dim=8, image_shape=(3, 32, 32))
 @pytest.mark.parametrize("position", [KINDS.index(kind) for kind in (nearly_flat, upright_edge, grey, noise)])
 def test_chosen_examples_stay_clear_of_kinks_where_others_do_not(position: int) -> None:
     step = float64_copy(build_step(SPEC, initial_parameters(SPEC, 0)))
-    chosen = clearance(step.extractor, draw_images(step, position + 1, seed=0)[-1:])[0]
+    images = draw_features(step, position + 1, seed=0)[IMAGES]
+    chosen = clearance(step.extractor, [images[-1:]])[0]
     random = np.random.default_rng(1)
     others = np.stack([KINDS[position](random, SPEC.image_shape) for _ in range(12)])
-    assert chosen > clearance(step.extractor, others).min()
+    assert chosen > clearance(step.extractor, [others]).min()
     assert chosen > 1  # rounding alone does not carry any of its activations across
 
 
 def test_a_batch_shows_every_kind_of_image_and_then_noise() -> None:
     step = float64_copy(build_step(SPEC, initial_parameters(SPEC, 0)))
-    images = draw_images(step, len(KINDS) + 1, seed=0)
+    images = draw_features(step, len(KINDS) + 1, seed=0)[IMAGES]
+    assert images.dtype == np.uint8
     spread = [len(np.unique(image)) for image in images]
     assert [KINDS[position] for position, values in enumerate(spread[:-1]) if values == 1] == [
         white,
@@ -52,8 +58,9 @@ def test_a_batch_shows_every_kind_of_image_and_then_noise() -> None:
         level_edge,
     ]
     assert (images[KINDS.index(nearly_flat)] == BLACK).sum() == 3  # one pixel, in three colours
-    assert min(spread[0], spread[-2], spread[-1]) > 1000
-    assert (images[0] == WHITE).sum() == (images[0] == BLACK).sum() == 3 * 32 * 32 / 4
+    assert min(spread[0], spread[-2], spread[-1]) > 250  # of 256 levels
+    upper = images[0][:, :16]
+    assert (upper == WHITE).sum() == (upper == BLACK).sum() == 3 * 32 * 32 / 4
     assert not np.array_equal(images[-1], images[-2])
 
 
@@ -74,10 +81,10 @@ class Activated(torch.nn.Module):
 def test_what_is_within_rounding_of_a_kink_goes_to_its_other_side(activation: str, kink: float) -> None:
     network = Activated(activation)
     images = np.array([[(kink + 1e-7) / 1.1, 0.7, -0.8], [0.9, (kink + 0.3) / 1.1, 1.3]], np.float32)
-    roundings = roundings_of(network, images)
+    roundings = roundings_of(network, [images])
     assert len(roundings) == 1
     assert 0 < roundings[0] < 1e-6
-    near, far = clearance(network, images)
+    near, far = clearance(network, [images])
     assert near < 100
     assert far > 1e5
     x = torch.from_numpy(images).double()
@@ -92,10 +99,10 @@ def test_what_is_within_rounding_of_a_kink_goes_to_its_other_side(activation: st
 @pytest.mark.parametrize("logits", ["cosine", "dot"])
 @pytest.mark.parametrize("width", [1, 2, 9])
 def test_eager_reproduces_the_expected_step(train: str, logits: str, width: int) -> None:
-    spec = StepSpec("three_convolutions", 8, (1, 16, 16), logits, train)  # type: ignore[arg-type] # parametrized
+    spec = StepSpec("three_convolutions", 8, (1, 16, 16), logits=logits, train=train)  # type: ignore[arg-type] # parametrized
     weights = initial_parameters(spec, 1)
     step = float64_copy(build_step(spec, weights))
-    golden = expected_step(step, draw_images(step, len(KINDS) + 1, seed=2), width, seed=3)
+    golden = expected_step(step, draw_features(step, len(KINDS) + 1, seed=2), width, seed=3)
     assert list(golden.gradients) == [*step.trainable, "columns"]
     comparison = check_golden(EagerBackend(spec, weights), weights, golden)
     assert comparison.passed, comparison.explain()
@@ -103,9 +110,31 @@ def test_eager_reproduces_the_expected_step(train: str, logits: str, width: int)
 
 def test_padding_is_part_of_the_step_and_no_label_points_at_it() -> None:
     step = float64_copy(build_step(SPEC, initial_parameters(SPEC, 0)))
-    golden = expected_step(step, np.zeros((5, 3, 32, 32), np.float32), width=4, seed=0)
-    assert golden.adjust[-1] == EXCLUDED
-    assert golden.batch.labels.max() < 3
+    golden = expected_step(step, {IMAGES: np.zeros((5, 3, 32, 32), np.uint8)}, rows=4, seed=0)
+    assert list(golden.inputs) == [spec.name for spec in step.signature.data]
+    assert golden.inputs["adjust"][-1] == EXCLUDED
+    assert golden.inputs["labels"].max() < 3
     assert not golden.gradients["columns"][-1].any()
-    assert golden.batch.example_weight.sum() == pytest.approx(1)
-    assert len(set(golden.batch.example_weight)) == 5
+    weight = golden.inputs["example_weight"]
+    assert weight.sum() == pytest.approx(1)
+    assert len(set(weight)) == 5
+
+
+def test_a_golden_step_survives_being_saved_and_is_bounded_when_read() -> None:
+    spec = StepSpec("three_convolutions", 8, (1, 16, 16))
+    step = float64_copy(build_step(spec, initial_parameters(spec, 1)))
+    golden = expected_step(step, draw_features(step, 3, seed=2), rows=5, seed=3)
+    tensors, _ = safetensors_file.from_bytes(safetensors_file.to_bytes(golden_to_tensors(golden), {}))
+    read = golden_from_tensors(tensors, step.signature)
+    for found, expected in ((read.inputs, golden.inputs), (read.gradients, golden.gradients)):
+        assert list(found) == list(expected)
+        for name, array in expected.items():
+            assert np.array_equal(found[name], array)
+    assert read.loss == np.float32(golden.loss)
+    assert read.eager_distance == pytest.approx(golden.eager_distance, rel=1e-6)
+    check_golden_step(read, step.signature, {"b": 4, "rows:columns": 8})
+    generous = replace(read, eager_distance={**read.eager_distance, "columns": 1.0})
+    with pytest.raises(ValueError, match="eager_distance of columns is 1; expected 0 to"):
+        check_golden_step(generous, step.signature, {})
+    with pytest.raises(ValueError, match="3 examples; the step takes 1 to 2"):
+        check_golden_step(read, step.signature, {"b": 2})
