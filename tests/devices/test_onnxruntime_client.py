@@ -291,7 +291,7 @@ def test_the_update_is_that_of_the_python_client(
     done = run([*CLIENT, *case.train_options(str(case.folder), str(artifact.directory))])
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["event"] == "trained"
-    assert json.loads(done.stdout)["peak_bytes"] > 1 << 20
+    assert json.loads(done.stdout)["peak_footprint_bytes"] > 1 << 20
     found = case.read_update((case.folder / "update").read_bytes())
     expected = case.read_update(case.update(open_backend(artifact, "onnxruntime")))
     assert found.num_examples == expected.num_examples
@@ -359,7 +359,7 @@ def test_bench_tells_time_memory_and_the_same_loss_in_any_micro_batches(artifact
         assert (ready["event"], ready["runtime"], last["event"]) == ("ready", "onnxruntime", "done")
         assert [step["warmup"] for step in steps] == [True, False, False]
         assert all(step["cpu_ms"] > 0 and step["wall_ms"] > 0 for step in steps)
-        assert 1 << 20 < last["peak_bytes"] < 1 << 31
+        assert 1 << 20 < last["peak_footprint_bytes"] < 1 << 31
         losses += [step["loss"] for step in steps]
     assert losses == pytest.approx([losses[0]] * 9, rel=1e-6)
     too_wide = run([*CLIENT, "bench", "--artifact", str(artifact.directory), "--width", "65"])

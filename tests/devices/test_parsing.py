@@ -91,7 +91,7 @@ def test_a_phone_may_call_itself_what_it_likes() -> None:
 BENCH = """{"event": "ready", "load_ms": 2.5, "swap_ms": 1}
 {"warmup": true, "cpu_ms": 9, "wall_ms": 9, "loss": 4}
 {"warmup": false, "cpu_ms": 3, "wall_ms": 4, "loss": 4.5}
-{"event": "done", "peak_bytes": 4096}
+{"event": "done", "peak_footprint_bytes": 4096}
 """
 
 
@@ -110,7 +110,7 @@ BENCH = """{"event": "ready", "load_ms": 2.5, "swap_ms": 1}
     ],
 )
 def test_a_bench_that_makes_no_sense_is_quoted_briefly(right: str, wrong: str) -> None:
-    assert parse_bench(BENCH).peak_bytes == 4096
+    assert parse_bench(BENCH).peak_footprint_bytes == 4096
     with pytest.raises(DeviceError, match="bench printed something") as failure:
         parse_bench(BENCH.replace(right, wrong))
     assert len(str(failure.value)) < 3000
