@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import pytest
 import typer
-from helpers.device_case import replace_file
+from helpers.conversation_case import replace_file
 from helpers.tiny_artifact import make_tiny_artifact
 from onnx import numpy_helper
 from typer.testing import CliRunner, Result

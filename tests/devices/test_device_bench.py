@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 from helpers.arm_programs import CACHE, require_programs
-from helpers.device_case import copy_with_wrong_golden_step, export_small
+from helpers.conversation_case import copy_with_wrong_golden_step, export_small
 from helpers.tiny_artifact import make_tiny_artifact
 from typer.testing import CliRunner, Result
 

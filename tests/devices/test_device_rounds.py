@@ -14,15 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.arm_programs import CACHE, require_programs
-from helpers.device_case import (
-    NUM_CLASSES,
-    SPEC,
-    expected_update,
-    export_small,
-    first_question,
-    furthest,
-    plan_of,
-)
+from helpers.conversation_case import NUM_CLASSES, SPEC, export_small, furthest
 
 from android_harness.devices.device import Device, DeviceDescription, RunResult
 from android_harness.devices.host import HostDevice
@@ -48,6 +40,7 @@ from ondevice.contract.vocabulary import (
 from ondevice.contract.wire import (
     MAX_MESSAGE_BYTES,
     Envelope,
+    Expected,
     WireError,
     request_from_bytes,
     slice_to_bytes,
@@ -56,7 +49,13 @@ from ondevice.contract.wire import (
 
 pytestmark = pytest.mark.slow
 
-PLAN = plan_of(20, training=LocalTraining(batch_size=6, learning_rate=0.05))
+PLAN = RoundPlan(
+    0,
+    {COLUMNS: NUM_CLASSES},
+    Choice("uniform_negatives", {"num_negatives": 20}),
+    Choice("uniform"),
+    local_training=LocalTraining(batch_size=6, learning_rate=0.05),
+)
 LARGE = 9
 """A client with far more examples than the others: 3 MB."""
 
@@ -86,13 +85,20 @@ class Federation:
 
     def is_right(self, client_id: int, update: bytes, plan: RoundPlan = PLAN) -> bool:
         """Whether a device's update is the one that the Python client would have sent."""
+        asked: list[bytes] = []
+
+        def ask(question: bytes) -> bytes:
+            asked.append(question)
+            return self.answer(client_id, question)
+
         data = self.client_data(client_id)
         client = Client(client_id, data.examples, data.private_seed, lambda: self._backend)
-        own = client.converse(plan, partial(self.answer, client_id))
+        own = client.converse(plan, ask)
         envelope = Envelope(plan.round_index, client_id)
-        question = first_question(client_id, data.examples, data.private_seed, plan)
-        ids = request_from_bytes(question, envelope, plan.table_sizes)
-        read = partial(update_from_bytes, envelope=envelope, ids=ids, expected=expected_update(self.artifact))
+        ids = request_from_bytes(asked[0], envelope, plan.table_sizes)
+        signature = self.artifact.signature
+        expected = Expected(signature.dense_shapes, plan.table_sizes, signature.table_dims)
+        read = partial(update_from_bytes, envelope=envelope, ids=ids, expected=expected)
         return furthest(read(update), read(own)) < 1e-4
 
     def kit(self, timeout: float = 300.0) -> TrainingKit:

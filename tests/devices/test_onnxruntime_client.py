@@ -11,29 +11,30 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.device_case import (
+from helpers.conversation_case import (
     NUM_CLASSES,
     PLAN,
     SEED,
-    DeviceCase,
+    ConversationCase,
+    NotAnswered,
     copy_with_wrong_golden_step,
     export_small,
-    first_question,
     furthest,
-    plan_of,
     run,
 )
 
 from android_harness.bundles.bundle import PYTHON_CLIENT
+from android_harness.bundles.onnxruntime_client.__main__ import main
 from android_harness.bundles.onnxruntime_client.bench import BenchJob, made_up_examples, made_up_rows
 from android_harness.bundles.onnxruntime_client.replay import Replay, Unanswered
-from ondevice.backends.opening import open_backend
+from ondevice.backends import Backend
+from ondevice.client.client import Client
 from ondevice.client.device_files import read_examples, read_plan, write_examples, write_plan, write_seed
 from ondevice.contract import safetensors_file
 from ondevice.contract.artifact import Artifact
 from ondevice.contract.choice import Choice
 from ondevice.contract.step_signature import ArraySpec, StepSignature
-from ondevice.contract.vocabulary import COLUMNS, IMAGES, ExampleSet, LocalTraining
+from ondevice.contract.vocabulary import COLUMNS, IMAGES, ExampleSet, LocalTraining, RoundPlan
 
 CLIENT = [sys.executable, "-m", PYTHON_CLIENT]
 CLIENT_ID = 5
@@ -45,6 +46,21 @@ def examples() -> ExampleSet:
     return ExampleSet({IMAGES: images}, source.integers(0, NUM_CLASSES, 6))
 
 
+def no_backend() -> Backend:
+    raise AssertionError("a client that only asks opens no backend")
+
+
+def first_question(plan: RoundPlan) -> bytes:
+    """Of the Python client with these examples."""
+
+    def ask(question: bytes) -> bytes:
+        raise NotAnswered(question)
+
+    with pytest.raises(NotAnswered) as asked:
+        Client(CLIENT_ID, examples(), SEED, no_backend).converse(plan, ask)
+    return asked.value.question
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A device without an artifact: enough to ask."""
@@ -54,11 +70,23 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ask(folder: Path) -> subprocess.CompletedProcess[str]:
+Ask = Callable[[], subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def ask(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Runs `converse` in this process: a question needs no runtime, and many bad files are soon refused."""
     files = {"--data": "data", "--seed-file": "seed", "--plan": "plan", "--out": "out"}
     files |= {"--answers": "answers", "--artifact": "nowhere"}
-    words = [word for option, name in files.items() for word in (option, str(folder / name))]
-    return run([*CLIENT, "converse", *words])
+    words = ["converse", *(word for option, name in files.items() for word in (option, str(folder / name)))]
+
+    def run_here() -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", [PYTHON_CLIENT, *words])
+        code = main()
+        printed = capsys.readouterr()
+        return subprocess.CompletedProcess(words, code, printed.out, printed.err)
+
+    return run_here
 
 
 SAMPLERS = [
@@ -73,14 +101,14 @@ SAMPLERS = [
     "sampler", SAMPLERS, ids=lambda sampler: "-".join(map(str, sampler.to_document().values()))
 )
 def test_the_question_is_byte_for_byte_that_of_the_python_client_and_needs_no_artifact(
-    sampler: Choice, folder: Path
+    sampler: Choice, folder: Path, ask: Ask
 ) -> None:
     plan = dataclasses.replace(PLAN, sampler=sampler)
     write_plan(folder / "plan", plan, CLIENT_ID)
-    done = ask(folder)
+    done = ask()
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == {"event": "asks"}
-    assert (folder / "out").read_bytes() == first_question(CLIENT_ID, examples(), SEED, plan)
+    assert (folder / "out").read_bytes() == first_question(plan)
 
 
 def test_plan_and_examples_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -175,20 +203,20 @@ BAD_FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("what", BAD_FILES)
-def test_a_bad_file_is_refused_by_name_and_nothing_is_written(what: str, folder: Path) -> None:
+def test_a_bad_file_is_refused_by_name_and_nothing_is_written(what: str, folder: Path, ask: Ask) -> None:
     name, spoil, words = BAD_FILES[what]
     spoil(folder / name)
     before = sorted(folder.iterdir())
-    done = ask(folder)
+    done = ask()
     assert done.returncode == 3, done.stderr
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
     assert (done.stdout, sorted(folder.iterdir())) == ("", before)
 
 
-def test_labels_beyond_the_table_fail_in_one_line(folder: Path) -> None:
+def test_labels_beyond_the_table_fail_in_one_line(folder: Path, ask: Ask) -> None:
     write_plan(folder / "plan", dataclasses.replace(PLAN, table_sizes={COLUMNS: 2}), CLIENT_ID)
-    done = ask(folder)
+    done = ask()
     assert done.returncode == 1
     assert "expected 0 to 1" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -284,24 +312,24 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 def test_the_update_is_that_of_the_python_client(
     transforms: tuple[Choice, ...], tolerance: float, artifact: Artifact, tmp_path: Path
 ) -> None:
-    case = DeviceCase(tmp_path / "client", artifact, dataclasses.replace(PLAN, transforms=transforms))
-    asked = run([*CLIENT, *case.ask_options(str(case.folder), str(artifact.directory))])
+    case = ConversationCase(tmp_path / "client", artifact, dataclasses.replace(PLAN, transforms=transforms))
+    asked = run([*CLIENT, *case.options(str(case.folder), str(artifact.directory), "none", "question")])
     assert (asked.returncode, json.loads(asked.stdout)["event"]) == (0, "asks"), asked.stderr
-    assert (case.folder / "question").read_bytes() == case.question
-    done = run([*CLIENT, *case.train_options(str(case.folder), str(artifact.directory))])
+    assert (case.folder / "question").read_bytes() == case.request
+    done = run([*CLIENT, *case.options(str(case.folder), str(artifact.directory))])
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["event"] == "trained"
     assert json.loads(done.stdout)["peak_footprint_bytes"] > 1 << 20
     found = case.read_update((case.folder / "update").read_bytes())
-    expected = case.read_update(case.update(open_backend(artifact, "onnxruntime")))
+    expected = case.python_update("onnxruntime")
     assert found.num_examples == expected.num_examples
     assert found.mean_loss == pytest.approx(expected.mean_loss, rel=1e-6)
     assert furthest(found, expected) < tolerance
 
 
-def refused(case: DeviceCase, artifact: Artifact) -> tuple[int, str]:
+def refused(case: ConversationCase, artifact: Artifact) -> tuple[int, str]:
     """The exit code and what was said of it; no update was written."""
-    done = run([*CLIENT, *case.train_options(str(case.folder), str(artifact.directory))])
+    done = run([*CLIENT, *case.options(str(case.folder), str(artifact.directory))])
     assert not (case.folder / "update").exists()
     assert done.stderr.count("\n") == 1
     return done.returncode, done.stderr
@@ -309,18 +337,19 @@ def refused(case: DeviceCase, artifact: Artifact) -> tuple[int, str]:
 
 @pytest.mark.slow
 def test_answers_and_examples_that_do_not_fit_are_refused(artifact: Artifact, tmp_path: Path) -> None:
-    case = DeviceCase(tmp_path / "client", artifact)
+    case = ConversationCase(tmp_path / "client", artifact)
     answer = case.folder / "answers/0"
-    answer.write_bytes(case.answer[:-1])
+    answer.write_bytes(case.slice_message[:-1])
     code, words = refused(case, artifact)
     assert (code, "offsets" in words) == (3, True)
-    answer.write_bytes(case.answer.replace(b'"round":"3"', b'"round":"4"'))
+    answer.write_bytes(case.slice_message.replace(b'"round":"3"', b'"round":"4"'))
     code, words = refused(case, artifact)
     assert (code, "round '4'; expected 3" in words) == (3, True)
-    larger = DeviceCase(tmp_path / "larger", artifact, image_shape=(1, 20, 20))
+    larger = ConversationCase(tmp_path / "larger", artifact, image_shape=(1, 20, 20))
     code, words = refused(larger, artifact)
     assert (code, "images is uint8 [4, 1, 20, 20]" in words) == (1, True)
-    wider = DeviceCase(tmp_path / "wider", artifact, plan_of(100))
+    wide = dataclasses.replace(PLAN, sampler=Choice("uniform_negatives", {"num_negatives": 100}))
+    wider = ConversationCase(tmp_path / "wider", artifact, wide)
     code, words = refused(wider, artifact)
     assert (code, "rows of columns; the step takes 1 to 64" in words) == (1, True)
 
@@ -328,8 +357,8 @@ def test_answers_and_examples_that_do_not_fit_are_refused(artifact: Artifact, tm
 @pytest.mark.slow
 def test_training_that_diverges_is_said_and_not_sent(artifact: Artifact, tmp_path: Path) -> None:
     wild = LocalTraining(epochs=3, batch_size=2, learning_rate=1e38)
-    case = DeviceCase(tmp_path / "client", artifact, dataclasses.replace(PLAN, local_training=wild))
-    done = run([*CLIENT, *case.train_options(str(case.folder), str(artifact.directory))])
+    case = ConversationCase(tmp_path / "client", artifact, dataclasses.replace(PLAN, local_training=wild))
+    done = run([*CLIENT, *case.options(str(case.folder), str(artifact.directory))])
     assert done.returncode == 1
     assert "did local training diverge?" in done.stderr
     assert not (case.folder / "update").exists()
