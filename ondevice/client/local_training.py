@@ -101,12 +101,20 @@ def micro_batches(
         piece: dict[str, np.ndarray] = {}
         for spec in signature.of_role("feature", "label"):
             values = given[spec.name][chosen]
-            # Global ids become positions among the rows of the slice.
-            piece[spec.name] = (
-                values if spec.positions_in is None else np.searchsorted(ids[spec.positions_in], values)
-            )
+            if spec.positions_in is not None:
+                values = positions_of(values, ids[spec.positions_in], spec.name)
+            piece[spec.name] = values
         piece[signature.weight.name] = example_weight[start : start + size]
         yield piece
+
+
+def positions_of(values: IntArray, ids: IntArray, what: str) -> IntArray:
+    """Global ids become positions among the rows of the slice; one that is not there is refused by name."""
+    positions = np.minimum(np.searchsorted(ids, values), len(ids) - 1)
+    if not np.array_equal(ids[positions], values):
+        absent = values[ids[positions] != values].flat[0]
+        raise ValueError(f"{what} hold {absent}, which is not among the {len(ids)} rows of the slice")
+    return positions
 
 
 class LocalSgd:

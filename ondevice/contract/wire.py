@@ -116,7 +116,7 @@ def plan_from_bytes(data: bytes) -> tuple[Envelope, RoundPlan]:
     _expect_names(tensors, set())
     envelope = Envelope(_count(metadata, "round"), _count(metadata, "client"))
     try:
-        settings = json.loads(metadata["settings"])
+        settings = json.loads(metadata["settings"], object_pairs_hook=safetensors_file.without_duplicates)
         fields = {"table_sizes", "sampler", "weighting", "transforms", "local_training"}
         if not isinstance(settings, dict) or set(settings) != fields:
             raise ValueError(f"the fields are {sorted(settings)}; expected {sorted(fields)}")
