@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedss.console import UsageError
+from fedss.api.errors import UsageError
 
 
 def names(option: str, text: str) -> list[str]:

@@ -7,11 +7,26 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedss.api.callbacks import Advance
+from fedss.api.errors import CheckFailed, UsageError, WrongArgument
+
+__all__ = [
+    "INTERRUPTED",
+    "CheckFailed",
+    "ExitCode",
+    "Json",
+    "UsageError",
+    "arguments_as_options",
+    "log",
+    "progress",
+    "show_result",
+]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; logs go to stderr.")]
 
@@ -39,12 +54,14 @@ INTERRUPTED = 130
 """What a shell expects of a program that Ctrl-C ended."""
 
 
-class UsageError(ValueError):
-    """The command line or a configuration asks for something that cannot be."""
-
-
-class CheckFailed(RuntimeError):
-    """A check that the verb was asked to make did not hold."""
+@contextmanager
+def arguments_as_options(**options: str) -> Iterator[None]:
+    """Who typed `--micro-batch 0` is told about --micro-batch; `options` has the names that differ from the argument's."""
+    try:
+        yield
+    except WrongArgument as error:
+        option = options.get(error.argument, error.argument).replace("_", "-")
+        raise UsageError(f"--{option} {error.problem}") from error
 
 
 def show_result(as_json: bool, payload: Mapping[str, Any], table: RenderableType) -> None:
@@ -56,15 +73,9 @@ def show_result(as_json: bool, payload: Mapping[str, Any], table: RenderableType
         Console(highlight=False, markup=False, emoji=False).print(table)
 
 
-class Advance(Protocol):
-    """Called as work goes on: how much is done, of how much."""
-
-    def __call__(self, done: int, total: int) -> None: ...
-
-
 @contextmanager
 def progress(title: str) -> Iterator[Advance]:
-    """A progress bar on a terminal; elsewhere a plain line at every tenth of the way."""
+    """A progress bar on a terminal, from the first call on; elsewhere a plain line at every tenth of the way."""
     if log.is_terminal:
         columns = (
             TextColumn("{task.description}", markup=False),
@@ -72,9 +83,17 @@ def progress(title: str) -> Iterator[Advance]:
             MofNCompleteColumn(),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=log) as bar:
-            task = bar.add_task(title, total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
+        bar = Progress(*columns, console=log)
+        task = bar.add_task(title, total=None)
+
+        def show(done: int, total: int) -> None:
+            bar.start()
+            bar.update(task, completed=done, total=total)
+
+        try:
+            yield show
+        finally:
+            bar.stop()
         return
     last_tenth = -1
 

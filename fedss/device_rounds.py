@@ -18,7 +18,8 @@ from android_harness.devices.device import Device, DeviceError, FailureReason
 from android_harness.devices.listing import open_device
 from android_harness.rounds.device_link import DeviceLink, NoDeviceLeft
 from android_harness.rounds.training_device import ClientData, TrainingDevice, TrainingKit
-from fedss.console import UsageError, log
+from fedss.api.callbacks import Note
+from fedss.api.errors import WrongArgument
 from ondevice.contract.link import Answer, ClientFailure, Link
 from ondevice.contract.vocabulary import RoundPlan
 from ondevice.native.build import KernelBuildError
@@ -39,43 +40,54 @@ class DeviceChoice:
     """Where the clients of a run train, when not all of them are simulated."""
 
     names: tuple[str, ...]
-    simulated: int
+    """As `fedss devices` lists them: host, qemu, emulator, emulator:NAME or adb:SERIAL."""
+    simulated: int = 0
     """How many of a round's clients are simulated all the same."""
-    timeout: float
-    retries: int
-    patience: float
+    timeout: float = 600.0
+    """Seconds that one client's program may run on a device."""
+    retries: int = 1
+    """How often a client is tried again when its device was lost."""
+    patience: float = 60.0
+    """Seconds to wait for a device to come back when none is left."""
 
     def check(self, clients_per_round: int, runtime: str) -> None:
-        """`UsageError` for what cannot be, before anything is made or booted."""
+        """`WrongArgument` for what cannot be, before anything is made or booted."""
         for name in self.names:
             check_device_name(name)
         if runtime not in BUNDLE_RUNTIMES:
-            raise UsageError(
-                f"--runtime is {runtime!r}; devices have a client for {' and '.join(BUNDLE_RUNTIMES)}"
+            raise WrongArgument(
+                "runtime", f"is {runtime!r}; devices have a client for {' and '.join(BUNDLE_RUNTIMES)}"
             )
         if self.simulated >= clients_per_round:
-            raise UsageError(
-                f"--simulated is {self.simulated} of {clients_per_round} clients a round; "
-                f"expected fewer, or leave --device out"
+            raise WrongArgument(
+                "simulated",
+                f"is {self.simulated} of {clients_per_round} clients a round; expected fewer, or name no device",
             )
         twice = [name for name, count in Counter(self.names).items() if count > 1 and ":" in name]
         if twice:
-            raise UsageError(f"--device names {', '.join(twice)} twice; a device trains one client at a time")
+            raise WrongArgument(
+                "device", f"names {', '.join(twice)} twice; a device trains one client at a time"
+            )
 
 
 def check_device_name(name: str) -> None:
-    """`UsageError` unless there could be a device of that name."""
+    """`WrongArgument` unless there could be a device of that name."""
     kind, _, detail = name.partition(":")
     if name not in ("host", "qemu", "emulator") and not (kind in ("emulator", "adb") and detail):
-        raise UsageError(
-            f"--device is {name!r}; expected host, qemu, emulator, emulator:NAME or adb:SERIAL, "
-            f"as `fedss devices` lists them"
+        raise WrongArgument(
+            "device",
+            f"is {name!r}; expected host, qemu, emulator, emulator:NAME or adb:SERIAL, "
+            "as `fedss devices` lists them",
         )
 
 
 @contextmanager
 def open_device_link(
-    choice: DeviceChoice, recipe: ClientsRecipe, cache: Path, open_workers: Callable[[], WorkerLink]
+    choice: DeviceChoice,
+    recipe: ClientsRecipe,
+    cache: Path,
+    open_workers: Callable[[], WorkerLink],
+    note: Note,
 ) -> Iterator[Link]:
     """The devices, with worker processes beside them where some clients are simulated."""
     assert recipe.exported is not None
@@ -90,8 +102,8 @@ def open_device_link(
         for name in choice.names:
             devices.append(TrainingDevice(name, partial(_open, name, cache), kit))
             stack.callback(devices[-1].close)
-        link = DeviceLink(devices, retries=choice.retries, patience=choice.patience, tell=_tell)
-        stack.callback(_sum_up, link)
+        link = DeviceLink(devices, retries=choice.retries, patience=choice.patience, tell=note)
+        stack.callback(_sum_up, link, note)
         on_devices = _ServersLink(link)
         if not choice.simulated:
             yield on_devices
@@ -149,11 +161,7 @@ def _client_data(recipe: ClientsRecipe) -> Callable[[int], ClientData]:
     return client_data
 
 
-def _tell(message: str) -> None:
-    log.print(message, markup=False, soft_wrap=True)
-
-
-def _sum_up(link: DeviceLink) -> None:
+def _sum_up(link: DeviceLink, note: Note) -> None:
     for tally in link.tallies():
         failures = f", {tally.failed} failed (the last: {tally.last_failure})" if tally.failed else ""
-        _tell(f"{tally.name}: {tally.trained} clients trained{failures}")
+        note(f"{tally.name}: {tally.trained} clients trained{failures}")

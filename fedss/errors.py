@@ -7,7 +7,8 @@ from android_harness.bundles.debian_packages import MissingPackage
 from android_harness.bundles.wheels import WheelError
 from android_harness.devices.device import DeviceError
 from android_harness.measuring.records import MeasurementsUnreadable
-from fedss.console import CheckFailed, ExitCode, UsageError
+from fedss.api.errors import CheckFailed, UsageError
+from fedss.console import ExitCode
 from fedss.device_rounds import DevicesExhausted
 from ondevice.contract.artifact import ArtifactError
 from ondevice.native.build import KernelBuildError

@@ -18,4 +18,3 @@ Cache = Annotated[
     ),
 ]
 DEFAULT_CACHE = default_cache_folder()
-DEFAULT_RUNS = Path("runs")

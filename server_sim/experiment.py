@@ -255,13 +255,18 @@ class Experiment(_Settings):
 
 def load_experiment(name_or_path: str, overrides: Iterable[str] = ()) -> Experiment:
     """An experiment by name or file, with `field=value` overrides from the command line."""
+    return _validated(_with_overrides(_read_toml(name_or_path), parsed_overrides(overrides)))
+
+
+def parsed_overrides(overrides: Iterable[str]) -> dict[str, Any]:
+    """Dotted field -> value, from `field=value`."""
     changes: dict[str, Any] = {}
     for text in overrides:
         name, separator, value = text.partition("=")
         if not separator:
             raise ConfigurationError(f"--set {text!r}: expected FIELD=VALUE, as in client.learning_rate=0.05")
         changes[name.strip()] = _parsed_value(value.strip())
-    return _validated(_with_overrides(_read_toml(name_or_path), changes))
+    return changes
 
 
 def experiment_names() -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -11,24 +9,26 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from fedss.console import Json, UsageError, progress, show_result
+from fedss.api.populations import (
+    PRESETS,
+    PartitionStatistics,
+    Population,
+    Spread,
+    check_picture,
+    describe_partition,
+    draw_contact_sheet,
+    draw_partition,
+    import_images,
+    open_population,
+)
+from fedss.console import Json, UsageError, arguments_as_options, progress, show_result
 from fedss.locations import DEFAULT_CACHE, Cache
-from server_sim.data import partition_statistics
-from server_sim.data.contact_sheet import contact_sheet as general_contact_sheet
-from server_sim.data.glyphs import presets as glyphs
-from server_sim.data.image_folder import import_image_folder
-from server_sim.data.partition_statistics import PartitionStatistics, Spread, describe_partition
-from server_sim.data.population import Population, open_population
-from server_sim.experiment import DataSettings
-from server_sim.preparation import population_path
-
-PICTURE_FORMATS = (".png", ".svg", ".pdf")
 
 
 def command(
     population: Annotated[
         str,
-        typer.Argument(help=f"One of {', '.join(glyphs.PRESETS)}, or the folder of a population."),
+        typer.Argument(help=f"One of {', '.join(PRESETS)}, or the folder of a population."),
     ],
     plot: Annotated[
         Path | None, typer.Option(help="Draw histograms over the clients: examples, classes, EMD.")
@@ -63,24 +63,29 @@ def command(
       fedss data my-photos --import photos/table.csv --image-size 64
       fedss simulate glyphs-fedss --set data.population=my-photos
     """
-    for option, picture in (("--plot", plot), ("--contact-sheet", contact_sheet)):
-        if picture is not None and picture.suffix not in PICTURE_FORMATS:
-            raise UsageError(
-                f"{option} is {picture}; expected a name that ends in {', '.join(PICTURE_FORMATS)}"
-            )
-        if picture is not None and (picture.is_dir() or not _can_be_folder(picture.parent)):
-            raise UsageError(f"{option} is {picture}, which cannot be written; name a file in a folder")
-    if import_table is not None:
-        _import(import_table, Path(population), image_size or 32, grayscale, seed or 0)
-    elif image_size is not None or grayscale or seed is not None:
+    with arguments_as_options():
+        for argument, picture in (("plot", plot), ("contact_sheet", contact_sheet)):
+            if picture is not None:
+                check_picture(argument, picture)
+    if import_table is None and (image_size is not None or grayscale or seed is not None):
         raise UsageError("--image-size, --grayscale and --seed are about --import, which is not given")
-    with progress(f"data {population}") as advance:
-        opened = open_population(population_path(DataSettings(population=population), cache, advance))
+    title = f"data {population}" if import_table is None else f"importing {import_table}"
+    with progress(title) as advance:
+        if import_table is None:
+            opened = open_population(population, cache=cache, on_progress=advance)
+        else:
+            opened = import_images(
+                import_table,
+                population,
+                image_size=image_size or 32,
+                grayscale=grayscale,
+                seed=seed or 0,
+                on_progress=advance,
+            )
     if plot is not None:
-        _draw(partition_statistics.plot, opened, plot)
+        draw_partition(opened, plot)
     if contact_sheet is not None:
-        by_face = "faces" in opened.recipe
-        _draw(glyphs.contact_sheet if by_face else general_contact_sheet, opened, contact_sheet)
+        draw_contact_sheet(opened, contact_sheet)
     statistics = describe_partition(opened)
     payload = {
         "population": str(opened.directory),
@@ -90,37 +95,6 @@ def command(
         "contact_sheet": None if contact_sheet is None else str(contact_sheet),
     }
     show_result(as_json, payload, _table(opened, statistics))
-
-
-def _import(table: Path, folder: Path, image_size: int, grayscale: bool, seed: int) -> None:
-    if folder.exists() or str(folder) in glyphs.PRESETS:
-        raise UsageError(
-            f"--import would write to {folder}, which is taken; name a folder that is not there yet"
-        )
-    with progress(f"importing {table}") as advance:
-        import_image_folder(
-            table,
-            folder,
-            name=folder.name,
-            image_size=image_size,
-            grayscale=grayscale,
-            seed=seed,
-            progress=advance,
-        )
-
-
-def _can_be_folder(path: Path) -> bool:
-    """Whether `path` is a folder, or can be made one."""
-    there = next(parent for parent in (path, *path.parents) if parent.exists())
-    return there.is_dir() and os.access(there, os.W_OK)
-
-
-def _draw(drawing: Callable[[Population, Path], None], population: Population, path: Path) -> None:
-    """The whole picture or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    drawing(population, temporary)
-    temporary.replace(path)
 
 
 def _table(population: Population, statistics: PartitionStatistics) -> Table:

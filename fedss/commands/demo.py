@@ -39,7 +39,7 @@ def command(
     step(
         "The same, but every client gets its own classes only: it learns to tell those apart, and no others."
     )
-    posonly = ["--set", "client.method=positives_only", "--set", "title=PosOnly on 2,028 characters"]
+    posonly = ["--set", "scheme.name=positives_only", "--set", "title=PosOnly on 2,028 characters"]
     fedss("simulate", "glyphs-fedss", *often, *posonly, "--out", str(out / "posonly"), *kept)
     step("The training step of MobileNetV3, exported for phones; it checks itself on every runtime.")
     artifact = str(out / "mobilenet-96")

@@ -12,19 +12,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from export.cost.budget import BudgetTooSmall
-from export.proof.parity import ParityFailed
-from export.recipe import ExportRecipe, check_target
-from export.unsupported_operator import UnsupportedOperator
+from fedss.api.artifacts import DEFAULTS, export
 from fedss.comma_lists import names
-from fedss.console import CheckFailed, Json, UsageError, log, show_result
+from fedss.console import Json, UsageError, log, show_result
 from fedss.termination import unwinding_on_sigterm
-from ondevice.backends.opening import RUNTIMES, Runtime
-from ondevice.contract.artifact import MEGABYTE, Artifact, ArtifactError, MemoryFigure
+from ondevice.backends.opening import RUNTIMES
+from ondevice.contract.artifact import MEGABYTE, Artifact, MemoryFigure
 from ondevice.contract.vocabulary import LogitKind, StepSpec, TrainScope
 from ondevice.model.extractors import ARCHITECTURES
-
-_DEFAULTS = ExportRecipe()
 
 
 def command(
@@ -44,7 +39,7 @@ def command(
         str, typer.Option(help="What learns: all; last-two (embedding and columns); head (columns).")
     ] = "all",
     runtimes: Annotated[str, typer.Option(help=f"Some of {', '.join(RUNTIMES)}.")] = ",".join(
-        _DEFAULTS.runtimes
+        DEFAULTS.runtimes
     ),
     micro_batch: Annotated[
         int, typer.Option(help="Examples of one step; larger batches are split, exactly.")
@@ -68,39 +63,29 @@ def command(
 ) -> None:
     """Export the training step; check it on every runtime; publish it only if it is right."""
     started = time.monotonic()
-    # What is asked for first: torch takes seconds to import.
     try:
-        recipe = ExportRecipe(
-            spec=StepSpec(
-                arch,
-                embedding_dim,
-                (channels, image_size, image_size),
-                cast(LogitKind, logits),
-                cast(TrainScope, train),
-            ),
-            runtimes=cast(tuple[Runtime, ...], tuple(names("--runtimes", runtimes))),
+        spec = StepSpec(
+            arch,
+            embedding_dim,
+            (channels, image_size, image_size),
+            logits=cast(LogitKind, logits),
+            train=cast(TrainScope, train),
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    with unwinding_on_sigterm():
+        artifact = export(
+            spec,
+            out=out,
+            runtimes=names("--runtimes", runtimes),
             micro_batch=micro_batch,
             max_width=max_width,
             memory_budget_mb=memory_budget,
             weights=weights,
             seed=seed,
+            overwrite=overwrite,
+            on_note=lambda what: log.print(what, style="dim"),
         )
-        check_target(out, overwrite)
-    except (ValueError, FileExistsError) as error:
-        raise UsageError(str(error)) from error
-    if weights is not None and not weights.is_file():
-        raise ArtifactError(f"{weights} is not a file; expected safetensors or a torch checkpoint")
-    from export.pipeline import export_artifact
-
-    try:
-        with unwinding_on_sigterm():
-            artifact = export_artifact(
-                recipe, out, overwrite, report=lambda what: log.print(what, style="dim")
-            )
-    except (FileExistsError, BudgetTooSmall, UnsupportedOperator) as error:
-        raise UsageError(str(error)) from error
-    except ParityFailed as error:
-        raise CheckFailed(str(error)) from error
     show_result(as_json, _payload(artifact, time.monotonic() - started), _tables(artifact))
 
 
@@ -109,8 +94,8 @@ def _payload(artifact: Artifact, seconds: float) -> dict[str, Any]:
     return {
         "artifact": str(artifact.directory),
         "artifact_sha256": artifact.sha256,
-        "micro_batch": manifest.micro_batch,
-        "max_width": manifest.max_width,
+        "micro_batch": artifact.micro_batch,
+        "max_width": artifact.max_width,
         "files": {name: asdict(entry) for name, entry in manifest.files.items()},
         "operators": manifest.operators,
         "memory": [asdict(figure) for figure in manifest.memory],
@@ -122,7 +107,7 @@ def _payload(artifact: Artifact, seconds: float) -> dict[str, Any]:
 def _tables(artifact: Artifact) -> RenderableType:
     manifest = artifact.manifest
     files = Table(
-        "file", "size", "operators", title=f"{artifact.directory}: micro-batch {manifest.micro_batch}"
+        "file", "size", "operators", title=f"{artifact.directory}: micro-batch {artifact.micro_batch}"
     )
     for name, entry in manifest.files.items():
         count = sum(manifest.operators.get(name, {}).values())

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from export.cost.communication import PAPER_EXTRACTOR_PARAMETERS, round_bytes
-from export.cost.memory import memory_table as measure_memory
+from fedss.api.artifacts import PAPER_EXTRACTOR_PARAMETERS, Head, Inspection, inspect
 from fedss.comma_lists import numbers
 from fedss.commands.export import memory_table
-from fedss.console import CheckFailed, Json, UsageError, log, show_result
-from ondevice.backends.opening import WITHOUT_TORCH, Runtime, open_backend
-from ondevice.contract.artifact import Artifact, MemoryFigure, open_artifact
-from ondevice.contract.golden_step import SLACK, check_golden
+from fedss.console import Json, arguments_as_options, log, show_result
+from ondevice.contract.artifact import Artifact
 
 
 def command(
@@ -41,69 +39,31 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Files, operators, parameters and the head's share of them, memory, bytes per client and round."""
-    opened = open_artifact(artifact)
-    if width > opened.max_width:
-        raise UsageError(f"--width is {width}; {artifact} takes at most {opened.max_width} classes")
-    measured_widths = [width, opened.max_width] if widths is None else numbers("--widths", widths)
-    if max(measured_widths) > opened.max_width:
-        raise UsageError(
-            f"--widths has {max(measured_widths)}; {artifact} takes at most {opened.max_width} classes"
+    with arguments_as_options():
+        found = inspect(
+            artifact,
+            num_classes=numbers("--num-classes", num_classes),
+            width=width,
+            micro_batches=None if micro_batches is None else numbers("--micro-batches", micro_batches),
+            widths=None if widths is None else numbers("--widths", widths),
+            check=check,
+            on_note=log.print,
         )
-    if check:
-        _check_runtimes(opened)
-    memory = opened.manifest.memory
-    if micro_batches is not None or widths is not None:
-        tried = [opened.micro_batch] if micro_batches is None else numbers("--micro-batches", micro_batches)
-        runtimes = cast(
-            Sequence[Runtime], [name for name in opened.manifest.runtimes if name in WITHOUT_TORCH]
-        )
-        memory = tuple(measure_memory(opened, runtimes, tried, sorted(set(measured_widths)), log.print))
-    heads = [_head(opened, classes, width) for classes in numbers("--num-classes", num_classes)]
-    payload = _payload(opened, heads, memory)
-    show_result(as_json, payload, Group(*_tables(opened, payload, heads, memory)))
+    payload = _payload(found)
+    show_result(as_json, payload, Group(*_tables(found, payload)))
 
 
-def _check_runtimes(artifact: Artifact) -> None:
-    """An artifact proves itself wherever it lands: other processors, other builds of a runtime."""
-    golden = artifact.golden()
-    for runtime in artifact.manifest.runtimes:
-        comparison = check_golden(
-            open_backend(artifact, runtime), artifact.initial(), golden, SLACK.get(runtime, 1.0)
-        )
-        log.print(f"{runtime}: {comparison.explain()}")
-        if not comparison.passed:
-            raise CheckFailed(
-                f"{runtime} does not reproduce the golden step of {artifact.directory}: {comparison.explain()}"
-            )
-
-
-def _head(artifact: Artifact, num_classes: int, width: int) -> dict[str, Any]:
-    """The classification layer beside the extractor (Figure 9 of the paper), and what sampling it saves on the way."""
-    extractor = sum(parameter.size for parameter in artifact.manifest.parameters)
-    head = num_classes * artifact.spec.column_dim
-    sampled = round_bytes(artifact.parameter_shapes, artifact.spec.column_dim, min(width, num_classes))
-    full = round_bytes(artifact.parameter_shapes, artifact.spec.column_dim, num_classes)
-    return {
-        "num_classes": num_classes,
-        "head_parameters": head,
-        "head_share": head / (head + extractor),
-        "width": min(width, num_classes),
-        "bytes_per_round": {**asdict(sampled), "total": sampled.total},
-        "full_softmax_bytes_per_round": {**asdict(full), "total": full.total},
-    }
-
-
-def _payload(
-    artifact: Artifact, heads: list[dict[str, Any]], memory: Sequence[MemoryFigure]
-) -> dict[str, Any]:
-    manifest = artifact.manifest
+def _payload(found: Inspection) -> dict[str, Any]:
+    artifact, manifest = found.artifact, found.artifact.manifest
     return {
         "artifact": str(artifact.directory),
         "artifact_sha256": artifact.sha256,
         "hashes_verified": True,  # open_artifact raises otherwise
         "spec": asdict(manifest.spec),
-        "micro_batch": manifest.micro_batch,
-        "max_width": manifest.max_width,
+        "signature": manifest.signature.to_document(),
+        "bounds": dict(manifest.bounds),
+        "micro_batch": artifact.micro_batch,
+        "max_width": artifact.max_width,
         "runtimes": list(manifest.runtimes),
         "parameters": sum(parameter.size for parameter in manifest.parameters),
         "trainable_parameters": sum(
@@ -111,21 +71,27 @@ def _payload(
         ),
         "files": {name: asdict(entry) for name, entry in manifest.files.items()},
         "operators": manifest.operators,
-        "memory": [asdict(figure) for figure in memory],
+        "memory": [asdict(figure) for figure in found.memory],
         "parity": {runtime: asdict(parity) for runtime, parity in manifest.parity.items()},
-        "heads": heads,
+        "heads": [_head_payload(head) for head in found.heads],
         "provenance": manifest.provenance,
     }
 
 
-def _tables(
-    artifact: Artifact,
-    payload: Mapping[str, Any],
-    heads: list[dict[str, Any]],
-    memory: tuple[MemoryFigure, ...],
-) -> list[Table]:
-    spec = artifact.spec
-    summary = Table(title=escape(str(artifact.directory)), show_header=False)
+def _head_payload(head: Head) -> dict[str, Any]:
+    return {
+        "num_classes": head.num_classes,
+        "head_parameters": head.parameters,
+        "head_share": head.share,
+        "width": head.width,
+        "bytes_per_round": {**asdict(head.sampled), "total": head.sampled.total},
+        "full_softmax_bytes_per_round": {**asdict(head.full), "total": head.full.total},
+    }
+
+
+def _tables(found: Inspection, payload: Mapping[str, Any]) -> list[Table]:
+    artifact, spec = found.artifact, found.artifact.spec
+    summary = Table(title=Text(str(artifact.directory)), show_header=False)
     summary.add_column()
     summary.add_column(overflow="fold")  # a hash cut short would be of no use
     summary.add_row("SHA-256", f"{artifact.sha256} (every file verified)")
@@ -134,7 +100,8 @@ def _tables(
         "step",
         f"{spec.architecture}, {shape}, d = {spec.embedding_dim}, {spec.logits} logits, trains {spec.train}",
     )
-    summary.add_row("sizes", f"micro-batch {artifact.micro_batch}, up to {artifact.max_width} classes")
+    bounds = ", ".join(f"{symbol} up to {most}" for symbol, most in artifact.bounds.items())
+    summary.add_row("bounds", f"{bounds}  (b: examples of one step)")
     summary.add_row(
         "parameters",
         f"{payload['parameters']:,} in the extractor, {payload['trainable_parameters']:,} of them learn",
@@ -152,12 +119,25 @@ def _tables(
         "share",
         "MB a client and round",
         "full softmax",
-        title=f"|S_k| = {heads[0]['width']}",
+        title=f"|S_k| = {found.heads[0].width}",
         caption=f"The shares in section 4.3 of the paper fit an extractor of {PAPER_EXTRACTOR_PARAMETERS / 1e6:.2f} M "
         f"parameters; this one has {payload['parameters'] / 1e6:.2f} M.",
     )
-    for head in heads:
-        totals = [head[key]["total"] / 1e6 for key in ("bytes_per_round", "full_softmax_bytes_per_round")]
-        cells = (f"{head['num_classes']:,}", f"{head['head_parameters']:,}", f"{head['head_share']:.1%}")
-        shares.add_row(*cells, f"{totals[0]:.2f}", f"{totals[1]:.2f}")
-    return [summary, operators, memory_table(memory), shares]
+    for head in found.heads:
+        cells = (f"{head.num_classes:,}", f"{head.parameters:,}", f"{head.share:.1%}")
+        shares.add_row(*cells, f"{head.sampled.total / 1e6:.2f}", f"{head.full.total / 1e6:.2f}")
+    return [summary, _signature_table(artifact), operators, memory_table(found.memory), shares]
+
+
+def _signature_table(artifact: Artifact) -> Table:
+    """What goes into a step, and what comes out; the dense parameters, of which there may be hundreds, in one row."""
+    table = Table("array", "role", "type", "shape", title="signature")
+    dense = artifact.signature.dense_shapes
+    if dense:
+        numbers_in_all = sum(math.prod(shape) for shape in dense.values())
+        table.add_row(f"{len(dense)} parameters", "dense", "float32", f"{numbers_in_all:,} in all")
+    for spec in artifact.signature.data:
+        table.add_row(spec.name, spec.role, spec.dtype, " x ".join(map(str, spec.shape)))
+    table.add_row("loss", "output", "float32", "1")
+    table.add_row(f"{len(artifact.signature.trained)} gradients", "output", "float32", "as what is trained")
+    return table

@@ -7,13 +7,10 @@ from typing import Annotated
 
 import typer
 
+from fedss.api.populations import open_population
+from fedss.api.pretraining import pretrain
 from fedss.console import Json, progress, show_result
 from fedss.locations import DEFAULT_CACHE, Cache
-from ondevice.contract.vocabulary import StepSpec
-from server_sim.data.population import open_population
-from server_sim.experiment import DataSettings
-from server_sim.preparation import population_path
-from server_sim.pretraining import pretrain
 
 
 def command(
@@ -34,19 +31,18 @@ def command(
     from comes with the package; this command, with its defaults, made it.
     """
     with progress(f"data {population}") as advance:
-        opened = open_population(population_path(DataSettings(population=population), cache, advance))
-    spec = StepSpec(architecture, embedding_dim, opened.image_shape)
-    last = {"loss": float("nan")}
+        open_population(population, cache=cache, on_progress=advance)
     with progress("pretraining") as advance:
-
-        def on_step(done: int, loss: float) -> None:
-            last["loss"] = loss
-            advance(done, steps)
-
-        pretrain(opened, spec, steps, seed, out, on_step)
-    payload = {"out": str(out), "steps": steps, "loss": last["loss"], "num_classes": opened.num_classes}
-    show_result(
-        as_json,
-        payload,
-        f"wrote {out}: {steps} steps on {opened.num_classes} classes, loss {last['loss']:.2f}",
-    )
+        made = pretrain(
+            population,
+            out=out,
+            architecture=architecture,
+            embedding_dim=embedding_dim,
+            steps=steps,
+            seed=seed,
+            cache=cache,
+            on_step=lambda done, _: advance(done, steps),
+        )
+    payload = {"out": str(out), "steps": steps, "loss": made.loss, "num_classes": made.num_classes}
+    words = f"wrote {out}: {steps} steps on {made.num_classes} classes, loss {made.loss:.2f}"
+    show_result(as_json, payload, words)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -12,23 +9,8 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from android_harness.measuring.records import MeasurementRow, by_device, read_measurements
-from fedss.console import Json, UsageError, log, show_result
-from fedss.report.bench_sections import bench_headlines, bench_section
-from fedss.report.page import Section, render_page
-from fedss.report.run_sections import run_headlines, run_sections, table_section
-from server_sim.runs.records import (
-    RunRecord,
-    RunUnreadable,
-    TableRecord,
-    group_by_settings,
-    is_run,
-    read_run,
-    read_table,
-)
-
-RESULTS = "results.jsonl"
-"""What `fedss bench` calls its rows."""
+from fedss.api.reports import write_report
+from fedss.console import Json, arguments_as_options, log, show_result
 
 
 def command(
@@ -51,119 +33,16 @@ def command(
       fedss report runs/glyphs-fedss
       fedss report runs/glyphs-table1 runs/bench --out reports/table1.html
     """
-    if out.suffix not in (".html", ".htm"):
-        raise UsageError(f"--out is {out}; expected a name that ends in .html")
-    material = collect(sources)
-    sections = _sections(material)
-    groups = group_by_settings(material.runs)
-    devices = by_device(material.rows)
-    page = render_page(
-        title=_title(material),
-        subtitle=_subtitle(material),
-        headlines=[*run_headlines(groups), *bench_headlines(devices)],
-        sections=sections,
-        footer=f"Made by fedss report {version('fedss-mobile')}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.",
-    )
-    pictures = _write(out, page, sections)
-    for note in material.notes:
+    with arguments_as_options():
+        report = write_report(sources, out)
+    for note in report.notes:
         log.print(Text("note:", "yellow"), note)
     payload = {
-        "report": str(out),
-        "pictures": [str(picture) for picture in pictures],
-        "runs": len(material.runs),
-        "tables": len(material.tables),
-        "rows": len(material.rows),
-        "notes": material.notes,
+        "report": str(report.path),
+        "pictures": [str(picture) for picture in report.pictures],
+        "runs": report.num_runs,
+        "tables": report.num_tables,
+        "rows": report.num_rows,
+        "notes": list(report.notes),
     }
-    show_result(as_json, payload, Group(f"{out}: {_subtitle(material)}"))
-
-
-@dataclass
-class Material:
-    """What the sources hold."""
-
-    runs: list[RunRecord] = field(default_factory=list)
-    tables: list[TableRecord] = field(default_factory=list)
-    rows: list[MeasurementRow] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
-def collect(sources: list[Path]) -> Material:
-    """Everything that the sources name.  A run named by itself must be readable; one found in a folder is left out, noted,
-    when it has not finished a round: the folder may be at work."""
-    material = Material()
-    for source in dict.fromkeys(sources):
-        if is_run(source):
-            material.runs.append(read_run(source))
-        elif source.is_file():
-            material.rows += read_measurements(source)
-        else:
-            _collect_folder(source, material)
-    return material
-
-
-def _collect_folder(folder: Path, material: Material) -> None:
-    tables = sorted(found.parent for found in folder.rglob("table.json"))
-    runs = sorted(found.parent for found in folder.rglob("experiment.json"))
-    results = sorted(folder.rglob(RESULTS))
-    if not (tables or runs or results):
-        raise RunUnreadable(
-            f"{folder} holds no run, table or {RESULTS}; name what fedss simulate or fedss bench wrote"
-        )
-    material.tables += [read_table(path) for path in tables]
-    material.rows += [row for path in results for row in read_measurements(path)]
-    for path in runs:
-        if (path / "metrics.jsonl").exists():
-            material.runs.append(read_run(path))
-        else:
-            material.notes.append(f"{path} has not finished a round and is left out")
-
-
-def _sections(material: Material) -> list[Section]:
-    sections = []
-    in_tables = set()
-    for number, table in enumerate(material.tables, start=1):
-        own = [run for run in material.runs if table.path in run.path.parents]
-        in_tables |= {run.path for run in own if run.complete}
-        title = "Results" if len(material.tables) == 1 else table.title
-        sections.append(table_section(title, table, own, f"table-{number}"))
-    if material.runs:
-        results_shown = in_tables == {run.path for run in material.runs}
-        sections += run_sections(group_by_settings(material.runs), results_shown)
-    sections += [
-        bench_section(measured, number) for number, measured in enumerate(by_device(material.rows), start=1)
-    ]
-    for note in material.notes:
-        sections[0].note(note)
-    return sections
-
-
-def _title(material: Material) -> str:
-    titles = [table.title for table in material.tables] or [run.experiment.title for run in material.runs]
-    distinct = list(dict.fromkeys(titles))
-    return distinct[0] if len(distinct) == 1 else "FedSS Mobile"
-
-
-def _subtitle(material: Material) -> str:
-    counts = [
-        (len(material.tables), "table"),
-        (len(material.runs), "run"),
-        (len(material.rows), "measurement"),
-    ]
-    return ", ".join(f"{count} {noun}{'s' if count > 1 else ''}" for count, noun in counts if count)
-
-
-def _write(out: Path, page: str, sections: list[Section]) -> list[Path]:
-    """The figures first, so that a page that is there has its pictures."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    pictures = []
-    for section in sections:
-        for chart in section.charts:
-            picture = out.with_name(f"{out.stem}-{chart.name}.png")
-            chart.write_png(picture)
-            pictures.append(picture)
-    temporary = out.with_name(f".{out.name}.partial")
-    # Reasons in runs of older versions may hold half a surrogate pair, which no file can.
-    temporary.write_text(page, encoding="utf-8", errors="backslashreplace")
-    temporary.replace(out)
-    return pictures
+    show_result(as_json, payload, Group(f"{out}: {report.subtitle}"))

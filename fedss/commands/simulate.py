@@ -6,10 +6,10 @@ import dataclasses
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from types import TracebackType
+from typing import Annotated
 
 import typer
 from rich.console import Group
@@ -17,30 +17,27 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from fedss.console import INTERRUPTED, Json, UsageError, log, progress, show_result
-from fedss.device_rounds import DeviceChoice, DevicesExhausted, open_device_link
-from fedss.exported_step import EAGER, check_runtime, exported_step
-from fedss.locations import DEFAULT_CACHE, DEFAULT_RUNS, Cache
-from ondevice.backends.eager import EagerBackend
-from ondevice.backends.opening import RUNTIMES
-from server_sim.data.population import open_population
-from server_sim.engines.in_process import Link
-from server_sim.engines.workers import WorkerLink
-from server_sim.experiment import Experiment, experiment_names, load_experiment
-from server_sim.preparation import (
-    ClientsRecipe,
-    check_experiment,
-    initial_weights,
-    open_link,
-    population_path,
-    step_spec,
+from fedss.api.callbacks import Advance, Stop, never
+from fedss.api.exported_step import EAGER
+from fedss.api.places import ON_DEVICES
+from fedss.api.runs import (
+    DEFAULT_RUNS,
+    ClientOptions,
+    Experiment,
+    Interrupted,
+    RoundRecord,
+    Run,
+    RunStart,
+    TableCell,
+    experiment_names,
+    load,
+    simulate,
+    simulate_table,
 )
-from server_sim.runs.directory import RunDirectory, write_json
-from server_sim.runs.tables import TableCell, table_cells, table_runs
-from server_sim.simulation import Interrupted, Simulation
-
-ON_DEVICES = "executorch"
-"""The runtime of choice on devices: the fastest and smallest."""
+from fedss.console import INTERRUPTED, Json, UsageError, arguments_as_options, log, progress, show_result
+from fedss.device_rounds import DeviceChoice, DevicesExhausted
+from fedss.locations import DEFAULT_CACHE, Cache
+from ondevice.backends.opening import RUNTIMES
 
 
 def command(
@@ -50,7 +47,8 @@ def command(
     rounds: Annotated[int | None, typer.Option(help="Override server.rounds.")] = None,
     seed: Annotated[int | None, typer.Option(help="Override the seed (and a table's seeds).")] = None,
     workers: Annotated[
-        int, typer.Option(min=0, help="Processes that train clients; the result is the same.  0: one a core.")
+        int,
+        typer.Option(min=0, help="Processes that train clients; the result is the same.  0: one per core."),
     ] = 0,
     runtime: Annotated[
         str | None,
@@ -101,7 +99,7 @@ def command(
     [bold]Examples[/]
 
       fedss simulate glyphs-fedss --rounds 20
-      fedss simulate glyphs-fedss --set client.method=positives_only --out runs/posonly
+      fedss simulate glyphs-fedss --set scheme.name=positives_only --out runs/posonly
       fedss simulate glyphs-table1            (a whole table; go on after a stop with --resume)
       fedss simulate glyphs-tiny --device emulator:phone1 --device host --simulated 2
 
@@ -111,129 +109,92 @@ def command(
     A run's folder holds its configuration, metrics.jsonl, TensorBoard events and the server's state.
     Ctrl-C saves and ends; --resume goes on.
     """
-    loaded = load_experiment(experiment, override or ())
-    if rounds is not None:
-        loaded = loaded.overridden({"server.rounds": rounds})
-    if seed is not None:
-        loaded = loaded.overridden({"seed": seed, **({"table.seeds": [seed]} if loaded.table else {})})
-    run_path = out or DEFAULT_RUNS / Path(experiment).stem
-    where = _where(
-        loaded, workers, runtime, device or (), simulated, (device_timeout, device_retries, device_patience)
-    )
+    loaded = load(experiment, rounds, seed, override or ())
+    if simulated and not device:
+        raise UsageError("--simulated is for runs with --device; without it every client is simulated")
+    failures = (device_timeout, device_retries, device_patience)
+    with _Display() as display, arguments_as_options():
+        options: ClientOptions = {
+            "resume": resume,
+            "workers": workers or os.cpu_count() or 1,
+            "runtime": runtime,
+            "devices": DeviceChoice(tuple(device), simulated, *failures) if device else (),
+            "cache": cache,
+            "on_round": display.on_round,
+            "on_data": display.on_data,
+            "on_note": display.on_note,
+            "stop": display.stop_requested,
+        }
+        path = out or DEFAULT_RUNS / Path(experiment).stem
+        if loaded.table:
+            table = simulate_table(loaded, out=path, on_run=display.on_run, **options)
+        else:
+            run = simulate(loaded, out=path, on_run=display.on_run, **options)
     if loaded.table:
-        cells = run_table(loaded, run_path, where, resume, cache)
-        payload = {"run_dir": str(run_path), "rows": [dataclasses.asdict(cell) for cell in cells]}
-        show_result(as_json, payload, cells_table(loaded, cells))
+        payload = {"run_dir": str(path), "rows": [dataclasses.asdict(cell) for cell in table.cells]}
+        show_result(as_json, payload, cells_table(loaded, table.cells))
     else:
-        summary = run_experiment(loaded, run_path, where, resume, cache)
-        show_result(as_json, summary, summary_table(loaded, summary))
+        show_result(as_json, run.summary, summary_table(run))
 
 
-@dataclasses.dataclass(frozen=True)
-class Where:
-    """What the clients train on, and in which processes and devices."""
+class _Display:
+    """What a person sees while it runs, one live bar at a time, and how Ctrl-C is heard once rounds have begun."""
 
-    runtime: str
-    workers: int
-    devices: DeviceChoice | None
+    def __init__(self) -> None:
+        self._phase = ExitStack()
+        self._start: RunStart | None = None
+        self._advance: Advance | None = None
+        self._show_round: Callable[[RoundRecord], None] | None = None
+        self._asked: Stop = never
 
-    def open_link(
-        self, recipe: ClientsRecipe, client_timeout: float, cache: Path
-    ) -> AbstractContextManager[Link]:
-        if self.devices is None:
-            return open_link(recipe, self.workers, client_timeout)
-        simulated = partial(WorkerLink, recipe, min(self.workers, self.devices.simulated), client_timeout)
-        return open_device_link(self.devices, recipe, cache, simulated)
+    def stop_requested(self) -> bool:
+        return self._asked()
 
+    def on_data(self, done: int, total: int) -> None:
+        if self._advance is None:
+            self._advance = self._phase.enter_context(progress("data"))
+        self._advance(done, total)
 
-def run_experiment(
-    experiment: Experiment, run_path: Path, where: Where, resume: bool, cache: Path
-) -> dict[str, Any]:
-    """One run with live progress; returns its summary."""
-    check_run(experiment, run_path, where, resume)
-    with progress(f"data {experiment.data.population}") as advance:
-        data = population_path(experiment.data, cache, advance)
-    population = open_population(data)
-    experiment.check_clients(population.name, len(population.client_ids))
-    spec = step_spec(experiment, population)
-    initial = initial_weights(experiment, spec)
-    exported = exported_step(where.runtime, experiment, population, spec, initial, run_path)
-    recipe = ClientsRecipe(data, spec, initial, experiment.client.precision, experiment.seed, exported)
-    # The server evaluates, and trains the centralized reference, on the backend that defines the step.
-    backend = EagerBackend(spec, initial)
-    timeout = experiment.server.client_timeout
-    with where.open_link(recipe, timeout, cache) as link, _stop_on_interrupt() as stop_requested:
-        simulation = Simulation(experiment, population, backend, initial, link, run_path)
-        with _round_progress(experiment) as on_round:
-            try:
-                return simulation.run(resume, on_round, stop_requested)
-            except DevicesExhausted as stop:
-                log.print(f"saved in {run_path}; go on with --resume", soft_wrap=True)
-                raise stop
-            except Interrupted as stop:
-                log.print(f"{stop}; saved in {run_path}; go on with --resume", soft_wrap=True)
-                raise typer.Exit(INTERRUPTED) from None
+    def on_run(self, start: RunStart) -> None:
+        self._phase.close()
+        self._start, self._advance = start, None
+        if start.name:
+            log.print(Text(f"{start.number} of {start.total}", "bold"), f" {start.name}")
+        self._asked = self._phase.enter_context(_stop_on_interrupt())
+        self._show_round = self._phase.enter_context(_round_progress(start.experiment))
 
+    def on_round(self, line: RoundRecord) -> None:
+        assert self._show_round is not None
+        self._show_round(line)
 
-def check_run(experiment: Experiment, run_path: Path, where: Where, resume: bool) -> None:
-    """What is cheap to check, before what takes minutes."""
-    check_runtime(where.runtime)
-    check_experiment(experiment)
-    RunDirectory(run_path).check_usable(resume)
+    def on_note(self, what: str) -> None:
+        log.print(what, style="dim", soft_wrap=True)
+
+    def __enter__(self) -> _Display:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._phase.close()
+        if not isinstance(error, Interrupted) or self._start is None:
+            return
+        cause = "" if isinstance(error, DevicesExhausted) else f"{error}; "
+        log.print(f"{cause}saved in {self._start.path}; go on with --resume", soft_wrap=True)
+        if not isinstance(error, DevicesExhausted):
+            raise typer.Exit(INTERRUPTED) from None
 
 
-def run_table(
-    experiment: Experiment, table_path: Path, where: Where, resume: bool, cache: Path
-) -> list[TableCell]:
-    """Every run of the table that is not complete yet; its rows are written to table.json as they come."""
-    runs = table_runs(experiment)
-    for run in runs:
-        check_run(run.experiment, table_path / run.name, where, resume)
-    results = []
-    for number, run in enumerate(runs, start=1):
-        log.print(Text(f"{number} of {len(runs)}", "bold"), f" {run.name}")
-        directory = RunDirectory(table_path / run.name)
-        summary = directory.summary() if resume else None
-        if summary is None:
-            summary = run_experiment(run.experiment, directory.path, where, resume, cache)
-        results.append((run, summary))
-        cells = [dataclasses.asdict(cell) for cell in table_cells(results)]
-        write_json(table_path / "table.json", {"title": experiment.title, "rows": cells})
-    return table_cells(results)
-
-
-def _where(
-    experiment: Experiment,
-    workers: int,
-    runtime: str | None,
-    devices: Sequence[str],
-    simulated: int,
-    failures: tuple[float, int, float],
-) -> Where:
-    num_workers = workers or os.cpu_count() or 1
-    if not devices:
-        if simulated:
-            raise UsageError("--simulated is for runs with --device; without it every client is simulated")
-        return Where(runtime or EAGER, num_workers, None)
-    if experiment.client.method == "centralized" and experiment.table is None:
-        raise UsageError(
-            "client.method is centralized: there are no clients to train on devices; leave --device out"
-        )
-    choice = DeviceChoice(tuple(devices), simulated, *failures)
-    choice.check(experiment.server.clients_per_round, runtime or ON_DEVICES)
-    return Where(runtime or ON_DEVICES, num_workers, choice)
-
-
-def summary_table(experiment: Experiment, summary: dict[str, Any]) -> Group:
+def summary_table(run: Run) -> Group:
     """A run's result for people."""
-    table = Table("", "", title=experiment.title, show_header=False)
-    for name, value in summary.items():
+    table = Table("", "", title=run.experiment.title, show_header=False)
+    for name, value in run.summary.items():
         table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
-    return Group(table, f"fedss report {summary['run_dir']}  makes a page of it")
+    return Group(table, f"fedss report {run.path}  makes a page of it")
 
 
-def cells_table(experiment: Experiment, cells: list[TableCell]) -> Table:
-    """A table like Table 1 of the paper, a row a method and width."""
+def cells_table(experiment: Experiment, cells: Sequence[TableCell]) -> Table:
+    """A table like Table 1 of the paper, a row per method and width."""
     metric = {"top1": "top-1 accuracy", "map_at_r": "MAP@10"}[experiment.evaluation.metric]
     table = Table(
         "method", "|N_k|", "|S_k|", "% of n", f"{metric} (%)", "kB down", "kB up", title=experiment.title
@@ -253,23 +214,21 @@ def cells_table(experiment: Experiment, cells: list[TableCell]) -> Table:
 
 
 @contextmanager
-def _round_progress(experiment: Experiment) -> Iterator[Callable[[dict[str, Any]], None]]:
+def _round_progress(experiment: Experiment) -> Iterator[Callable[[RoundRecord], None]]:
     """The current loss, accuracy and bytes: a live bar on a terminal, plain lines elsewhere."""
-    metric = experiment.evaluation.metric
     latest = {"score": ""}
 
-    def describe(line: dict[str, Any]) -> str:
-        if metric in line:
-            latest["score"] = f"  {metric} {100 * line[metric]:.1f} %"
-        updates = line.get("num_updates", 0)
-        per_client = f"  {line['bytes_down'] / updates / 1000:.0f} kB down" if updates else ""
-        dropped = f"  {len(line['dropped'])} dropped" if line.get("dropped") else ""
-        return f"loss {line['mean_loss']:.3f}{latest['score']}{per_client}{dropped}"
+    def describe(line: RoundRecord) -> str:
+        if line.score is not None:
+            latest["score"] = f"  {experiment.evaluation.metric} {100 * line.score:.1f} %"
+        per_client = f"  {line.bytes_down / 1000:.0f} kB down" if line.num_updates else ""
+        dropped = f"  {len(line.dropped)} dropped" if line.dropped else ""
+        return f"loss {line.mean_loss:.3f}{latest['score']}{per_client}{dropped}"
 
-    def explain_drops(line: dict[str, Any]) -> None:
-        for client_id, reason in line.get("dropped", {}).items():
-            log.print(f"round {line['round']}: dropped client {client_id}: {reason}")
-        for reason in line.get("abandoned", []):
+    def explain_drops(line: RoundRecord) -> None:
+        for client_id, reason in line.dropped.items():
+            log.print(f"round {line.round}: dropped client {client_id}: {reason}")
+        for reason in line.abandoned:
             log.print(f"abandoned: {reason}")
 
     total = experiment.server.rounds
@@ -284,18 +243,18 @@ def _round_progress(experiment: Experiment) -> Iterator[Callable[[dict[str, Any]
         with Progress(*columns, console=log) as bar:
             task = bar.add_task("", total=total)
 
-            def show(line: dict[str, Any]) -> None:
+            def show(line: RoundRecord) -> None:
                 explain_drops(line)
-                bar.update(task, completed=line["round"] + 1, description=describe(line))
+                bar.update(task, completed=line.round + 1, description=describe(line))
 
             yield show
     else:
         every = max(1, total // 10)
 
-        def show_plain(line: dict[str, Any]) -> None:
+        def show_plain(line: RoundRecord) -> None:
             explain_drops(line)
-            if metric in line or (line["round"] + 1) % every == 0:
-                log.print(f"round {line['round'] + 1} of {total}  {describe(line)}")
+            if line.score is not None or (line.round + 1) % every == 0:
+                log.print(f"round {line.round + 1} of {total}  {describe(line)}")
 
         yield show_plain
 

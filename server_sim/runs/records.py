@@ -117,7 +117,12 @@ def read_run(path: Path) -> RunRecord:
     """The run in a folder."""
     experiment = _read_experiment(path)
     lines = _read_lines(path / "metrics.jsonl")
-    rounds = [_round_record(path, line, experiment) for line in lines]
+    try:
+        rounds = [round_record(line, experiment) for line in lines]
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunUnreadable(
+            f"{path / 'metrics.jsonl'}: a round's line is not as fedss simulate writes it ({error!r}); run it again"
+        ) from None
     if not rounds:
         raise RunUnreadable(f"{path} has no finished round; run it further with fedss simulate --resume")
     if [line.round for line in rounds] != list(range(len(rounds))):
@@ -195,24 +200,20 @@ def _difference(run: RunRecord, others: Sequence[RunRecord]) -> str:
     return ", ".join(f"{name.rpartition('.')[2]} {own[name]}" for name in differing)
 
 
-def _round_record(path: Path, line: dict[str, Any], experiment: Experiment) -> RoundRecord:
-    try:
-        updates = line.get("num_updates", 0)
-        return RoundRecord(
-            round=line["round"],
-            mean_loss=float(line["mean_loss"]),
-            score=line.get(experiment.evaluation.metric),
-            num_updates=updates,
-            mean_width=float(line.get("mean_width", 0)),
-            bytes_down=line["bytes_down"] / updates if updates else 0.0,
-            bytes_up=line["bytes_up"] / updates if updates else 0.0,
-            dropped=dict(line.get("dropped", {})),
-            abandoned=tuple(line.get("abandoned", ())),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise RunUnreadable(
-            f"{path / 'metrics.jsonl'}: a round's line is not as fedss simulate writes it ({error!r}); run it again"
-        ) from None
+def round_record(line: dict[str, Any], experiment: Experiment) -> RoundRecord:
+    """A line as `Simulation` makes it and metrics.jsonl keeps it; KeyError, TypeError or ValueError for anything else."""
+    updates = line.get("num_updates", 0)
+    return RoundRecord(
+        round=line["round"],
+        mean_loss=float(line["mean_loss"]),
+        score=line.get(experiment.evaluation.metric),
+        num_updates=updates,
+        mean_width=float(line.get("mean_width", 0)),
+        bytes_down=line["bytes_down"] / updates if updates else 0.0,
+        bytes_up=line["bytes_up"] / updates if updates else 0.0,
+        dropped=dict(line.get("dropped", {})),
+        abandoned=tuple(line.get("abandoned", ())),
+    )
 
 
 def _read_experiment(path: Path) -> Experiment:

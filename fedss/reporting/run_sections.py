@@ -6,8 +6,8 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 
-from fedss.report.page import Headline, Section
-from fedss.report.run_charts import (
+from fedss.reporting.page import Headline, Section
+from fedss.reporting.run_charts import (
     METRIC_NAMES,
     bytes_chart,
     communication_chart,

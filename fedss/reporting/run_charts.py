@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from fedss.report.chart_style import (
+from fedss.reporting.chart_style import (
     FAINT,
     GRID,
     INK,

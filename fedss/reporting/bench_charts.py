@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from android_harness.measuring.records import DeviceRows, MeasurementRow, by_device, read_measurements
-from fedss.report.chart_style import Canvas, Chart, colour_of, marker_of, place_bars, plain_numbers
+from fedss.reporting.chart_style import Canvas, Chart, colour_of, marker_of, place_bars, plain_numbers
 
 AXES = {
     "width": "sampled classes |S_k|",

@@ -10,38 +10,41 @@ import numpy as np
 
 from export.pipeline import export_artifact
 from export.recipe import ExportRecipe
-from fedss.console import UsageError, log
+from fedss.api.callbacks import Note
+from fedss.api.errors import WrongArgument
 from ondevice.backends.opening import RUNTIMES, Runtime
+from ondevice.client.samplers import SAMPLERS
 from ondevice.contract import safetensors_file
 from ondevice.contract.artifact import Manifest, open_artifact
-from ondevice.contract.vocabulary import FloatArray, StepSpec
+from ondevice.contract.choice import chosen
+from ondevice.contract.step_signature import EXAMPLES, rows_of
+from ondevice.contract.vocabulary import COLUMNS, FloatArray, StepSpec
 from server_sim.data.population import Population
 from server_sim.experiment import Experiment
 from server_sim.preparation import ExportedStep
 
 EAGER = "eager"
+LARGEST_MICRO_BATCH = 32
 
 
 def exported_step(
-    runtime: str,
+    runtime: Runtime,
     experiment: Experiment,
     population: Population,
-    spec: StepSpec,
-    initial: dict[str, FloatArray],
+    first: tuple[StepSpec, dict[str, FloatArray]],
     run_path: Path,
-) -> ExportedStep | None:
-    """None for eager torch, which needs no artifact."""
-    known = check_runtime(runtime)
-    if known is None:
-        return None
+    note: Note,
+) -> ExportedStep:
+    """`first`: the step's specification and the weights that the run starts from."""
     directory = run_path / "artifact"
+    spec, initial = first
     with TemporaryDirectory() as folder:
         weights = Path(folder) / "initial.safetensors"
         safetensors_file.write_file(weights, initial, {})
         recipe = ExportRecipe(
             spec=spec,
-            runtimes=(known,),
-            micro_batch=min(experiment.client.batch_size, 32),
+            runtimes=(runtime,),
+            micro_batch=min(experiment.client.batch_size, LARGEST_MICRO_BATCH),
             max_width=widest_slice(experiment, population),
             weights=weights,
         )
@@ -49,17 +52,17 @@ def exported_step(
             differing = recipe_differences(open_artifact(directory).manifest, recipe)
             if not differing:
                 return ExportedStep(directory, runtime)
-            log.print(f"{directory} differs from this run in {', '.join(differing)}: exporting anew")
+            note(f"{directory} was made for another {', '.join(differing)}: exporting anew")
         run_path.mkdir(parents=True, exist_ok=True)
-        export_artifact(recipe, directory, overwrite=True, report=lambda what: log.print(what, style="dim"))
+        export_artifact(recipe, directory, overwrite=True, report=note)
     return ExportedStep(directory, runtime)
 
 
 def check_runtime(name: str) -> Runtime | None:
-    """The runtime of that name, None for eager torch; `UsageError` if there is none."""
+    """The runtime of that name, None for eager torch, which needs no artifact; an error if there is none."""
     known = next((runtime for runtime in RUNTIMES if runtime == name), None)
     if known is None and name != EAGER:
-        raise UsageError(f"--runtime is {name!r}; expected one of {', '.join([EAGER, *RUNTIMES])}")
+        raise WrongArgument("runtime", f"is {name!r}; expected one of {', '.join([EAGER, *RUNTIMES])}")
     return known
 
 
@@ -67,11 +70,12 @@ def recipe_differences(manifest: Manifest, recipe: ExportRecipe) -> list[str]:
     """In what an artifact differs from what the recipe asks for; of the runtimes it may have more."""
     made_from = manifest.provenance
     assert recipe.weights is not None
+    rows = {rows_of(table): recipe.max_width for table in manifest.signature.table_dims}
     comparisons = {
         "step": manifest.spec == recipe.spec,
         "runtime": set(recipe.runtimes) <= set(manifest.runtimes),
-        "micro-batch": manifest.micro_batch == recipe.micro_batch,
-        "width": manifest.max_width == recipe.max_width,
+        "micro-batch": manifest.bounds[EXAMPLES] == recipe.micro_batch,
+        "width": manifest.bounds == {EXAMPLES: manifest.bounds[EXAMPLES], **rows},
         "seed": made_from.get("seed") == recipe.seed,
         "weights": made_from.get("weights_sha256") == sha256(recipe.weights.read_bytes()).hexdigest(),
     }
@@ -79,10 +83,11 @@ def recipe_differences(manifest: Manifest, recipe: ExportRecipe) -> list[str]:
 
 
 def widest_slice(experiment: Experiment, population: Population) -> int:
-    """The largest |S_k| that any client can ask for."""
-    method = experiment.client.method
-    if method in ("full_softmax", "centralized"):
-        return population.num_classes
+    """The largest |S_k| that any client can ask for; every class where there are no clients."""
+    num_rows = int(population.table_sizes[COLUMNS])
+    choice = experiment.scheme.sampler()
+    if choice is None:
+        return num_rows
+    sampler = chosen(SAMPLERS, choice, "sampler")
     held = max(len(np.unique(population.client_examples(k).labels)) for k in population.client_ids)
-    drawn = 0 if method == "positives_only" else experiment.client.num_negatives
-    return max(2, min(held + drawn, population.num_classes))
+    return max(2, sampler.widest(held, num_rows))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedss.report.chart_style import DARK_SERIES, FAINT, GRID, INK, SERIES
+from fedss.reporting.chart_style import DARK_SERIES, FAINT, GRID, INK, SERIES
 
 
 def style_sheet() -> str:

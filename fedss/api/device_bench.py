@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from android_harness.bundles.bundle import Bundle
 from android_harness.devices.device import Device, DeviceDescription, DeviceError, FailureReason
@@ -22,7 +22,8 @@ from android_harness.measuring.memory_limit import largest_survivor
 from android_harness.rounds.installed_client import InstalledClient
 from export.pipeline import export_artifact
 from export.recipe import LARGEST_MICRO_BATCH, ExportRecipe
-from fedss.console import CheckFailed, log
+from fedss.api.callbacks import Note
+from fedss.api.errors import CheckFailed
 from fedss.device_rounds import bundle_for
 from ondevice.backends.opening import Runtime
 from ondevice.contract.artifact import INITIAL, MEGABYTE, Artifact
@@ -39,6 +40,7 @@ class BenchDevice:
     cache: Path
     timeout: float
     """Seconds that one program may run there."""
+    note: Note
 
     def measure(
         self, artifact: Artifact, runtimes: Sequence[str], sizes: Sequence[BenchSize]
@@ -49,7 +51,7 @@ class BenchDevice:
             client = InstalledClient(self.device, self._bundle(runtime), artifact.directory, self.timeout)
             self._check(client, runtime)
             for size in sizes:
-                log.print(f"{self.description.name}: {runtime}, batch {size.batch}, {size.width} classes")
+                self.note(f"{self.description.name}: {runtime}, batch {size.batch}, {size.width} classes")
                 row, loss = measure_client(self.device, client, runtime, artifact.spec.image_shape[1], size)
                 yield row
                 losses.append((size, runtime, loss))
@@ -60,7 +62,7 @@ class BenchDevice:
                 raise CheckFailed(str(error)) from error
 
     def _check(self, client: InstalledClient, runtime: str) -> None:
-        log.print(f"{self.description.name}: golden step of {runtime}")
+        self.note(f"{self.description.name}: golden step of {runtime}")
         try:
             check_client(client, runtime)
         except DeviceError as error:
@@ -73,19 +75,23 @@ class BenchDevice:
 
 
 @contextmanager
-def opened_device(name: str, cache: Path, timeout: float, memory_mb: int) -> Iterator[BenchDevice]:
+def opened_device(
+    name: str, cache: Path, timeout: float, memory_mb: int, note: Note
+) -> Iterator[BenchDevice]:
     """`memory_mb` is for a new `emulator`, which is gone afterwards; its name in rows is what the command line calls it."""
     with closing(open_device(name, cache, memory_mb=memory_mb)) as device:
-        yield BenchDevice(device, replace(device.describe(), name=name), cache, timeout)
+        yield BenchDevice(device, replace(device.describe(), name=name), cache, timeout, note)
 
 
 @contextmanager
-def with_micro_batch(artifact: Artifact, micro_batch: int, runtimes: Sequence[str]) -> Iterator[Artifact]:
+def with_micro_batch(
+    artifact: Artifact, micro_batch: int, runtimes: Sequence[str], note: Note
+) -> Iterator[Artifact]:
     """The artifact itself if it has that micro-batch, otherwise one exported from its weights for the occasion."""
     if artifact.micro_batch == micro_batch:
         yield artifact
         return
-    log.print(f"exporting for micro-batch {micro_batch}")
+    note(f"exporting for micro-batch {micro_batch}")
     recipe = ExportRecipe(
         spec=artifact.spec,
         runtimes=cast(tuple[Runtime, ...], tuple(runtimes)),
@@ -103,42 +109,35 @@ class MemoryLimit:
     """How far a device came with one runtime."""
 
     runtime: str
+    memory_mb: int
     largest: int
     killed_at: int | None
     """None: the largest micro-batch that is ever of use lived too."""
-    survivors: list[tuple[Artifact, Measurement]]
+    survivors: tuple[tuple[Artifact, Measurement], ...]
 
-    def payload(self, memory_mb: int) -> dict[str, Any]:
-        return {
-            "runtime": self.runtime,
-            "memory_mb": memory_mb,
-            "max_micro_batch": self.largest,
-            "killed_at": self.killed_at,
-        }
-
-    def words(self, memory_mb: int) -> str:
+    def words(self) -> str:
         end = "no more was tried" if self.killed_at is None else f"{self.killed_at} was killed for memory"
-        return (
-            f"{self.runtime}: the largest micro-batch that lives in {memory_mb} MB is {self.largest}; {end}"
-        )
+        return f"{self.runtime}: the largest micro-batch that lives in {self.memory_mb} MB is {self.largest}; {end}"
 
 
-def find_memory_limit(phone: BenchDevice, artifact: Artifact, runtime: str, width: int) -> MemoryLimit:
+def find_memory_limit(
+    phone: BenchDevice, artifact: Artifact, runtime: str, width: int, memory_mb: int
+) -> MemoryLimit:
     """Tries micro-batches on the device until one lives and the next is killed."""
     survivors = []
 
     def attempt(micro_batch: int) -> int | None:
         size = BenchSize(micro_batch, micro_batch, width, threads=1, warm_up=0, steps=_STEPS_TO_SURVIVE)
-        with with_micro_batch(artifact, micro_batch, [runtime]) as exported:
+        with with_micro_batch(artifact, micro_batch, [runtime], phone.note) as exported:
             try:
                 (row,) = phone.measure(exported, [runtime], [size])
             except DeviceError as error:
                 if error.reason is not FailureReason.KILLED_FOR_MEMORY:
                     raise
-                log.print(f"micro-batch {micro_batch} was killed for memory")
+                phone.note(f"micro-batch {micro_batch} was killed for memory")
                 return None
         assert row.peak_mb is not None
-        log.print(f"micro-batch {micro_batch} lived; peak {row.peak_mb} MB")
+        phone.note(f"micro-batch {micro_batch} lived; peak {row.peak_mb} MB")
         survivors.append((exported, row))
         return int(row.peak_mb * MEGABYTE)
 
@@ -148,6 +147,6 @@ def find_memory_limit(phone: BenchDevice, artifact: Artifact, runtime: str, widt
         raise DeviceError(
             FailureReason.KILLED_FOR_MEMORY,
             f"{phone.description.name} with {phone.description.ram_mb} MB killed a step of one example; "
-            "give it more --memory, or export a smaller --image-size or --max-width, or --train last-two",
+            "give it more memory, or export a smaller image size or width, or train the last two layers alone",
         )
-    return MemoryLimit(runtime, largest, killed_at, survivors)
+    return MemoryLimit(runtime, memory_mb, largest, killed_at, tuple(survivors))

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from fedss.report.chart_style import Chart
-from fedss.report.style import style_sheet
+from fedss.reporting.chart_style import Chart
+from fedss.reporting.style import style_sheet
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from android_harness.measuring.records import DeviceRows, MeasurementRow
-from fedss.report.bench_charts import device_charts, head_chart
-from fedss.report.page import Headline, Section
+from fedss.reporting.bench_charts import device_charts, head_chart
+from fedss.reporting.page import Headline, Section
 
 Cell = Callable[[MeasurementRow], str]
 

@@ -1,0 +1,1 @@
+"""What `import fedss` gives: typed, silent functions, one module per noun.  Nothing here talks to a terminal."""

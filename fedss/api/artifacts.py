@@ -1,0 +1,189 @@
+"""Artifacts: a training step exported for phones, looked into, and checked where it lies.
+
+Torch is imported when something is exported and no earlier: what cannot be is refused at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+from export.cost.budget import BudgetTooSmall
+from export.cost.communication import PAPER_EXTRACTOR_PARAMETERS, RoundBytes, round_bytes
+from export.proof.parity import ParityFailed
+from export.recipe import ExportRecipe, check_target
+from export.unsupported_operator import UnsupportedOperator
+from fedss.api.callbacks import Note, unheard
+from fedss.api.errors import CheckFailed, UsageError, WrongArgument
+from ondevice.backends.opening import WITHOUT_TORCH, Runtime, open_backend
+from ondevice.contract.artifact import Artifact, ArtifactError, MemoryFigure
+from ondevice.contract.artifact import open_artifact as open_artifact_folder
+from ondevice.contract.golden_step import SLACK, check_golden
+from ondevice.contract.vocabulary import StepSpec
+
+__all__ = [
+    "DEFAULTS",
+    "PAPER_EXTRACTOR_PARAMETERS",
+    "Head",
+    "Inspection",
+    "export",
+    "inspect",
+    "open_artifact",
+]
+
+DEFAULTS = ExportRecipe()
+HEADS = (1_000, 10_000, 100_000)
+
+
+@dataclass(frozen=True)
+class Head:
+    """The classification layer beside the extractor (Figure 9 of the paper), and what sampling it saves on the way."""
+
+    num_classes: int
+    parameters: int
+    share: float
+    """Of all parameters."""
+    width: int
+    """Classes that a client samples."""
+    sampled: RoundBytes
+    full: RoundBytes
+    """With all classes."""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What an artifact holds and what it costs."""
+
+    artifact: Artifact
+    heads: tuple[Head, ...]
+    memory: tuple[MemoryFigure, ...]
+
+
+def export(
+    model: StepSpec | str = DEFAULTS.spec,
+    *,
+    out: str | Path,
+    runtimes: Sequence[str] = DEFAULTS.runtimes,
+    micro_batch: int = DEFAULTS.micro_batch,
+    max_width: int = DEFAULTS.max_width,
+    memory_budget_mb: int | None = None,
+    weights: str | Path | None = None,
+    seed: int = 0,
+    overwrite: bool = False,
+    on_note: Note = unheard,
+) -> Artifact:
+    """Export the training step; check it on every runtime; publish it only if it is right.
+
+    model             a `StepSpec`, or the name of an architecture with everything else as the paper has it
+    micro_batch       examples of one step; larger batches are split, exactly
+    max_width         the most classes that a client may sample
+    memory_budget_mb  picks the largest micro-batch whose process stays within this, instead
+    weights           safetensors or a torch checkpoint to start from; fresh ones of `seed` if not given
+
+    Raises `UsageError` for what cannot be, `CheckFailed` where a runtime's gradients are wrong; nothing is left behind then.
+    """
+    target = Path(out)
+    start = None if weights is None else Path(weights)
+    try:
+        recipe = ExportRecipe(
+            spec=replace(DEFAULTS.spec, architecture=model) if isinstance(model, str) else model,
+            runtimes=cast(tuple[Runtime, ...], tuple(runtimes)),
+            micro_batch=micro_batch,
+            max_width=max_width,
+            memory_budget_mb=memory_budget_mb,
+            weights=start,
+            seed=seed,
+        )
+        check_target(target, overwrite)
+    except (ValueError, FileExistsError) as error:
+        raise UsageError(str(error)) from error
+    if start is not None and not start.is_file():
+        raise ArtifactError(f"{start} is not a file; expected safetensors or a torch checkpoint")
+    from export.pipeline import export_artifact
+
+    try:
+        return export_artifact(recipe, target, overwrite, report=on_note)
+    except (FileExistsError, BudgetTooSmall, UnsupportedOperator) as error:
+        raise UsageError(str(error)) from error
+    except ParityFailed as error:
+        raise CheckFailed(str(error)) from error
+
+
+def open_artifact(path: str | Path) -> Artifact:
+    """Read the manifest and check every file against it."""
+    return open_artifact_folder(Path(path))
+
+
+def inspect(
+    artifact: str | Path | Artifact,
+    *,
+    num_classes: Sequence[int] = HEADS,
+    width: int = 170,
+    micro_batches: Sequence[int] | None = None,
+    widths: Sequence[int] | None = None,
+    check: bool = False,
+    on_note: Note = unheard,
+) -> Inspection:
+    """What an artifact holds and what it costs, its hashes verified.
+
+    num_classes    numbers of classes n to show the head's share for
+    width          classes that a client samples
+    micro_batches  lower again for these, and measure: what would they need?
+    widths         to measure them at; `width` and the largest if not given
+    check          run the golden step on every runtime here; `CheckFailed` if one does not reproduce it
+    """
+    opened = artifact if isinstance(artifact, Artifact) else open_artifact(artifact)
+    measured_widths = list(widths or [width, opened.max_width])
+    for argument, wanted in (("width", width), ("widths", max(measured_widths))):
+        if wanted > opened.max_width:
+            verb = "is" if argument == "width" else "has"
+            raise WrongArgument(
+                argument, f"{verb} {wanted}; {opened.directory} takes at most {opened.max_width} classes"
+            )
+    if check:
+        _check_runtimes(opened, on_note)
+    memory = opened.manifest.memory
+    if micro_batches is not None or widths is not None:
+        from export.cost.memory import memory_table
+
+        runtimes = [name for name in opened.manifest.runtimes if name in WITHOUT_TORCH]
+        memory = tuple(
+            memory_table(
+                opened,
+                cast(Sequence[Runtime], runtimes),
+                micro_batches or [opened.micro_batch],
+                sorted(set(measured_widths)),
+                on_note,
+            )
+        )
+    return Inspection(opened, tuple(_head(opened, classes, width) for classes in num_classes), memory)
+
+
+def _check_runtimes(artifact: Artifact, note: Note) -> None:
+    """An artifact proves itself wherever it lands: other processors, other builds of a runtime."""
+    golden = artifact.golden()
+    for runtime in artifact.manifest.runtimes:
+        comparison = check_golden(
+            open_backend(artifact, runtime), artifact.initial(), golden, SLACK.get(runtime, 1.0)
+        )
+        note(f"{runtime}: {comparison.explain()}")
+        if not comparison.passed:
+            raise CheckFailed(
+                f"{runtime} does not reproduce the golden step of {artifact.directory}: {comparison.explain()}"
+            )
+
+
+def _head(artifact: Artifact, num_classes: int, width: int) -> Head:
+    extractor = sum(parameter.size for parameter in artifact.manifest.parameters)
+    parameters = num_classes * sum(artifact.signature.table_dims.values())
+    held = min(width, num_classes)
+    return Head(
+        num_classes=num_classes,
+        parameters=parameters,
+        share=parameters / (parameters + extractor),
+        width=held,
+        sampled=round_bytes(artifact.signature, held),
+        full=round_bytes(artifact.signature, num_classes),
+    )

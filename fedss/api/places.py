@@ -1,0 +1,66 @@
+"""Where the clients of a run train: on which runtime, in which processes, on which devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedss.api.callbacks import Note
+from fedss.api.errors import UsageError, WrongArgument
+from fedss.api.exported_step import EAGER, check_runtime
+from ondevice.contract.link import Link
+from server_sim.engines.workers import WorkerLink
+from server_sim.experiment import Experiment
+from server_sim.preparation import ClientsRecipe, open_link
+
+if TYPE_CHECKING:
+    from fedss.device_rounds import DeviceChoice
+
+ON_DEVICES = "executorch"
+"""The runtime of choice on devices: the fastest and smallest."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Checked as it is made."""
+
+    runtime: str
+    workers: int
+    devices: DeviceChoice | None
+
+    def open_link(
+        self, recipe: ClientsRecipe, client_timeout: float, cache: Path, note: Note
+    ) -> AbstractContextManager[Link]:
+        if self.devices is None:
+            return open_link(recipe, self.workers, client_timeout)
+        from fedss.device_rounds import open_device_link
+
+        simulated = partial(WorkerLink, recipe, min(self.workers, self.devices.simulated), client_timeout)
+        return open_device_link(self.devices, recipe, cache, simulated, note)
+
+
+def place_for(
+    experiment: Experiment, workers: int, runtime: str | None, devices: DeviceChoice | Sequence[str]
+) -> Place:
+    """What the arguments of `simulate` mean; an error for what cannot be, before anything is made or booted."""
+    if workers < 1:
+        raise WrongArgument("workers", f"is {workers}; expected 1 or more")
+    if isinstance(devices, str):
+        raise WrongArgument("devices", f"is {devices!r}; expected a list of names")
+    if isinstance(devices, Sequence) and not devices:
+        check_runtime(runtime or EAGER)
+        return Place(runtime or EAGER, workers, None)
+    from fedss.device_rounds import DeviceChoice
+
+    choice = devices if isinstance(devices, DeviceChoice) else DeviceChoice(tuple(devices))
+    if experiment.scheme.sampler() is None and experiment.table is None:
+        raise UsageError(
+            f"scheme.name is {experiment.scheme.name}: there are no clients to train on devices; name no device"
+        )
+    check_runtime(runtime or ON_DEVICES)
+    choice.check(experiment.server.clients_per_round, runtime or ON_DEVICES)
+    return Place(runtime or ON_DEVICES, workers, choice)
