@@ -308,9 +308,8 @@ def _parsed_value(text: str) -> Any:
 def _with_overrides(settings: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     settings = json.loads(json.dumps(settings))  # a deep copy: the caller's stays as it is
     scheme = changes.get("scheme.name")
-    if (
-        scheme in SCHEMES
-    ):  # another scheme takes over what it knows of the settings of the one before, and no more
+    if isinstance(scheme, str) and scheme in SCHEMES:
+        # Another scheme takes over what it knows of the settings of the one before, and no more.
         known = SCHEMES[scheme].model_fields
         settings["scheme"] = {key: value for key, value in settings.get("scheme", {}).items() if key in known}
     for dotted, value in changes.items():

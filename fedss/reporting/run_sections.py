@@ -174,14 +174,23 @@ def _faults(groups: Sequence[RunGroup]) -> Section:
 def _settings(groups: Sequence[RunGroup]) -> Section:
     section = Section("Settings")
     settings = [flat_settings(group.first.experiment) for group in groups]
-    names = [name for name in settings[0] if name not in ("seed", "title")]
-    differing = [name for name in names if any(own[name] != settings[0][name] for own in settings)]
+    names = [
+        name
+        for name in dict.fromkeys(name for own in settings for name in own)
+        if name not in ("seed", "title")
+    ]
+    # A scheme has settings that another one has not.
+    differing = [
+        name
+        for name in names
+        if any(name not in own or own[name] != settings[0].get(name) for own in settings)
+    ]
     shared = [name for name in names if name not in differing]
     if differing:
         section.words("What differs between the runs:")
         section.table(
             ["setting", *(group.label for group in groups)],
-            [[name, *(_value(own[name]) for own in settings)] for name in differing],
+            [[name, *(_value(own[name]) if name in own else "" for own in settings)] for name in differing],
             num_words=1 + len(groups),
             marked=range(len(differing)),
         )

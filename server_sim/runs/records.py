@@ -195,7 +195,7 @@ def _difference(run: RunRecord, others: Sequence[RunRecord]) -> str:
     differing = [
         name
         for name in own
-        if name not in ("seed", "title") and any(other[name] != own[name] for other in settings)
+        if name not in ("seed", "title") and any(other.get(name) != own[name] for other in settings)
     ]
     return ", ".join(f"{name.rpartition('.')[2]} {own[name]}" for name in differing)
 

@@ -39,7 +39,7 @@ def _over_named(name: str, experiment: Experiment) -> str | None:
     if base.table is not None:
         return None
     wanted, given = flat_settings(experiment), flat_settings(base)
-    changes = {field: value for field, value in wanted.items() if value != given[field]}
+    changes = {field: value for field, value in wanted.items() if field not in given or value != given[field]}
     if None in changes.values():
         return None  # TOML has no word for it, so no --set can ask for it
     words = ["fedss", "simulate", name]
@@ -72,5 +72,9 @@ def _is_plain_word(value: Any) -> bool:
 
 
 def _toml(value: Any) -> str:
-    """Strings, numbers and booleans, which JSON and TOML write alike."""
+    """Strings, numbers and booleans, which JSON and TOML write alike, and lists and tables of them, which they do not."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(name)} = {_toml(own)}' for name, own in value.items())}}}"
     return json.dumps(value, ensure_ascii=False)

@@ -34,7 +34,7 @@ def scheme_from(settings: Any) -> Any:
     if isinstance(settings, Scheme) or not isinstance(settings, dict):
         return settings
     name = settings.get("name", "fedss")
-    if name not in SCHEMES:
+    if not isinstance(name, str) or name not in SCHEMES:
         raise _stated(f"scheme.name is {name!r}; expected one of {', '.join(SCHEMES)}")
     try:
         return SCHEMES[name].model_validate(settings)

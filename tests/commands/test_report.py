@@ -15,7 +15,7 @@ import pytest
 
 from android_harness.measuring.records import MeasurementsUnreadable, by_device, read_measurements
 from fedss.command_line import main
-from fedss.report.bench_sections import bench_section
+from fedss.reporting.bench_sections import bench_section
 from server_sim.experiment import Experiment, load_experiment
 from server_sim.runs.records import RunUnreadable, group_by_settings, read_run
 from server_sim.runs.reproduction import reproduction_command, table_command
@@ -23,7 +23,7 @@ from server_sim.runs.tables import table_runs
 
 SETTINGS = {
     "model.embedding_dim": 32,
-    "client.num_negatives": 10,
+    "scheme.num_negatives": 10,
     "client.learning_rate": 0.05,
     "evaluation.every": 1,
 }
@@ -32,11 +32,10 @@ SETTINGS = {
 def make_run(
     path: Path, *, scores: tuple[float, ...] = (0.1, 0.4), complete: bool = True, **settings: Any
 ) -> Path:
-    """Writes a run as `fedss simulate` does; `client__method` is the field client.method."""
+    """Writes a run as `fedss simulate` does; `client__epochs` is the field client.epochs."""
     changes = {field.replace("__", "."): value for field, value in settings.items()}
-    experiment = load_experiment("glyphs-tiny").overridden(
-        SETTINGS | {"server.rounds": len(scores)} | changes
-    )
+    as_in_all = load_experiment("glyphs-tiny").overridden(SETTINGS | {"server.rounds": len(scores)})
+    experiment = as_in_all.overridden(changes)
     path.mkdir(parents=True)
     (path / "experiment.json").write_text(experiment.model_dump_json())
     (path / "versions.json").write_text('{"torch": "2.13.0+cpu"}')
@@ -164,10 +163,25 @@ def test_differences_between_runs_are_marked(page: Path) -> None:
     assert marked == [("client.learning_rate", "0.05", "0.2")]
 
 
+def test_settings_that_only_one_scheme_has_are_shown_beside_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    runs = [
+        make_run(tmp_path / "positives", scheme__name="positives_only"),
+        make_run(tmp_path / "fedss"),
+    ]
+    assert report(monkeypatch, *runs, "--out", tmp_path / "page.html") == 0
+    marked = re.findall(
+        r'<tr class="differs"><td>([^<]*)</td><td>([^<]*)</td><td>([^<]*)</td>',
+        (tmp_path / "page.html").read_text(),
+    )
+    assert marked == [("scheme.name", "FedSS", "PosOnly"), ("scheme.num_negatives", "10", "")]
+
+
 def test_seeds_become_one_line_and_other_settings_another(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / f"seed-{seed}", seed=seed) for seed in (1, 0)]
     runs.append(make_run(tmp_path / "fast", client__learning_rate=0.2))
-    runs.append(make_run(tmp_path / "positives", client__method="positives_only"))
+    runs.append(make_run(tmp_path / "positives", scheme__name="positives_only"))
     groups = group_by_settings([read_run(path) for path in runs])
     assert [group.label for group in groups] == [
         "FedSS 10, learning_rate 0.05",
@@ -193,8 +207,10 @@ def test_a_table_of_the_package_is_made_again_by_its_name() -> None:
     "changes",
     [
         {"seed": 4, "server.rounds": 7},
-        {"client.method": "positives_only", "title": 'It\'s a "title" = [1]'},
+        {"scheme.name": "positives_only", "title": 'It\'s a "title" = [1]'},
         {"data.population": "true", "model.pretrained": "a b"},
+        {"scheme.name": "negatives_only", "scheme.num_negatives": 3},
+        {"client.transforms": [{"name": "clip", "norm": 0.5}, {"name": "precision", "format": "bf16"}]},
     ],
 )
 def test_the_command_gives_the_same_settings_again(changes: dict[str, Any], tmp_path: Path) -> None:
@@ -206,7 +222,12 @@ def test_settings_that_no_option_can_express_are_written_to_a_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("server_sim.runs.reproduction.experiment_names", list)
-    experiment = load_experiment("glyphs-tiny").overridden({"title": 'Quotes " and \\ are no trouble'})
+    experiment = load_experiment("glyphs-tiny").overridden(
+        {
+            "title": 'Quotes " and \\ are no trouble',
+            "server.slice_transforms": [{"name": "precision", "format": "fp16"}],
+        }
+    )
     assert _experiment_of(reproduction_command(experiment), tmp_path) == experiment
 
 
@@ -327,7 +348,8 @@ def test_bad_input_is_one_clear_error(
 @pytest.mark.parametrize(
     ("file", "content"),
     [
-        ("experiment.json", '{"title": "x", "client": {"method": "magic"}}'),
+        ("experiment.json", '{"title": "x", "scheme": {"name": "magic"}}'),
+        ("experiment.json", '{"title": "x", "client": {"method": "fedss"}}'),
         ("experiment.json", "[]"),
         ("versions.json", "{"),
         ("metrics.jsonl", '{"round": 0}\n'),

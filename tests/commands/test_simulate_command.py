@@ -43,6 +43,11 @@ def test_json_is_one_object_on_stdout_with_the_promised_keys(tmp_path: Path) -> 
     [
         (["nonsense"], "experiment 'nonsense' is not known"),
         (["glyphs-tiny", "--set", "client.bach_size=3"], "did you mean client.batch_size?"),
+        (
+            ["glyphs-tiny", "--set", "scheme.foo=1"],
+            "scheme.foo: there is no such field; scheme has name, num_negatives",
+        ),
+        (["glyphs-tiny", "--set", "scheme.name=fedprox"], "scheme.name is 'fedprox'; expected one of fedss,"),
         (["glyphs-tiny", "--set", "server.clients_per_round=13"], "glyphs-tiny has 12 clients"),
         (["glyphs-tiny", "--set", "model.pretrained=nowhere"], "model.pretrained is 'nowhere'"),
         (["glyphs-tiny", "--set", "model.embedding_dim=8"], "embedding.weight has shape"),
@@ -70,7 +75,7 @@ def test_wrong_usage_is_named_and_exits_with_2(
 @pytest.mark.slow
 def test_a_table_runs_every_method_resumes_and_is_printed(tmp_path: Path) -> None:
     rows = (
-        '[{label="FedSS", num_negatives=[2, 8]}, {label="Central", override={"client.method"="centralized"}}]'
+        '[{label="FedSS", num_negatives=[2, 8]}, {label="Central", override={"scheme.name"="centralized"}}]'
     )
     arguments = [
         "simulate",

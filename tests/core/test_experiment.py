@@ -46,6 +46,9 @@ def test_any_field_can_be_overridden() -> None:
             r"run:\n  scheme\.name is 'fedprox'; expected one of fedss, negatives_only, positives_only, "
             r"full_softmax, centralized$",
         ),
+        ("scheme.name=[1]", r"run:\n  scheme\.name is \[1\]; expected one of fedss"),
+        ("scheme=3", r"run:\n  scheme: Input should be .* \(got 3\)$"),
+        ("scheme.foo=1", r"run:\n  scheme\.foo: there is no such field; scheme has name, num_negatives$"),
         (
             "scheme.num_negatives=-1",
             r"run:\n  scheme\.num_negatives: Input should be greater than or equal to 0 \(got -1\)$",

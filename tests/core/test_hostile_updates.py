@@ -24,6 +24,7 @@ from ondevice.contract.wire import Envelope, UpdateLimits, WireError
 from server_sim.engines.in_process import InProcessLink
 from server_sim.experiment import load_experiment
 from server_sim.one_round import RoundAbandoned, RoundRules, run_round
+from server_sim.runs.records import round_record
 from server_sim.server.aggregation import Aggregator, Denominator, MeanUnusable
 from server_sim.server.optimizers import FedAdam, FedAvg, FedAvgM, ServerOptimizer
 
@@ -180,8 +181,9 @@ def test_progress_prints_what_a_client_says_as_it_is(
 ) -> None:
     line = {"round": 0, "mean_loss": 1.0, "dropped": {"3": "[/evil] :warning:"}, "abandoned": ["[/x]"]}
     monkeypatch.setattr(log, "_force_terminal", is_terminal)
-    with _round_progress(load_experiment("glyphs-tiny", ["server.rounds=1"])) as on_round:
-        on_round(line)
+    experiment = load_experiment("glyphs-tiny", ["server.rounds=1"])
+    with _round_progress(experiment) as on_round:
+        on_round(round_record(line, experiment))
     printed = capsys.readouterr().err
     assert "dropped client 3: [/evil] :warning:" in printed
     assert "abandoned: [/x]" in printed
