@@ -126,7 +126,8 @@ void group_moments(
       Moments moments[kImagesAtATime];
       for (int64_t channel = group * channels; channel < (group + 1) * channels; channel++)
         for (int64_t image = images.first; image < images.last; image++) {
-          // In two passes, of which the second reads the cache: no cancellation.
+          // In two passes, of which the second reads the cache: no cancellation.  It also says what the first one's mean is
+          // off: over a flat plane every addition rounds the same way.
           const float* from = x + channel * shape.row() + image * plane;
           Accumulator total, squares, left;
           for_each_lane(plane, [&](int64_t i, auto kind) { total.add(load_as(from + i, kind)); });
