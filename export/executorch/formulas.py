@@ -2,7 +2,7 @@
 
 Activations and their gradients lie as planes [C, B, H, W].  A formula over planes (normalised, activated, gated, spread) is
 handed from operator to operator; those that can read it take it as it is, and only for the others it becomes a node
-(`lower_executorch_graph`).  So what is cheap to recompute is not stored between forward and backward pass.
+(`rewrite.py`).  So what is cheap to recompute is not stored between forward and backward pass.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 `export.trace` gives the joint forward and backward graph, `export.executorch.rules.planes` rewrites it to the operators of
 `ondevice/native`, and ExecuTorch plans its memory and serialises it.  The number of a table's rows is dynamic and memory is
-planned for its bound; the micro-batch is static, since a dynamic batch is specialised away by torch.export.  Pure:
-bytes come back.
+planned for its bound; the micro-batch is static, since a dynamic batch is specialised away by torch.export.  Pure: bytes
+come back.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ Two things change, and the mathematics is not one of them.
 both of its gradients are single matrix products.  Images keep the layout they arrive in.
 
 *Nothing that is cheap to recompute is stored.*  While the rewrite walks the graph, what it knows of a tensor is often a
-formula and not yet a node (`lower_executorch_formulas`).  Where an operator cannot read the formula it is materialised, once
+formula and not yet a node (`formulas.py`).  Where an operator cannot read the formula it is materialised, once
 in the forward pass and again in the backward pass, so that between the two only the outputs of the convolutions are kept.
 
-Which operators a node becomes is the business of `lower_executorch_rules`.  One that touches no planes and has no rule is
+Which operators a node becomes is the business of `rules/`.  One that touches no planes and has no rule is
 copied.
 """
 

@@ -1,9 +1,9 @@
 """The training step in standard ONNX operators, so that *stock* ONNX Runtime trains with it: no training build.
 
-Walks the traced graph (`export.trace`) and writes every ATen operator in the form that `onnx_operators` has for it.
+Walks the traced graph (`export.trace`) and writes every ATen operator in the form that `operators/table.py` has for it.
 
-The width m stays symbolic.  The micro-batch is static: the depthwise gradient and the one-pass GroupNorm treat
-(example, channel) planes as channels, and the runtime wants their number in the weights' shape.
+The number of a table's rows stays symbolic.  The micro-batch is static: the depthwise gradient and GroupNorm treat (example,
+channel) planes as channels, and the runtime wants their number in the weights' shape.
 """
 
 from __future__ import annotations
@@ -13,33 +13,32 @@ from torch import fx
 from export.onnx.operators.table import formulation_of
 from export.onnx.translation import Translation
 from export.trace import trace_embed, trace_step
-from ondevice.contract.step_signature import EXAMPLES, Bounds
+from ondevice.contract.step_signature import EXAMPLES, ArraySpec, Bounds
 from ondevice.model.train_step import TrainStep
 
 
 def lower_step(step: TrainStep, bounds: Bounds) -> bytes:
     """step.onnx: the step's signature."""
     traced = trace_step(step, bounds[EXAMPLES])
-    names = tuple(spec.name for spec in step.signature)
-    return _lower(traced, "train_step", names, step.signature.outputs, bounds)
+    return _lower(traced, "train_step", step.signature.inputs, step.signature.outputs, bounds)
 
 
 def lower_embed(step: TrainStep, bounds: Bounds) -> bytes:
     """embed.onnx: dense parameters and features -> embeddings."""
     traced = trace_embed(step, bounds[EXAMPLES])
-    names = tuple(spec.name for spec in step.signature.of_role("dense", "feature"))
-    return _lower(traced, "embed", names, ("embeddings",), {EXAMPLES: bounds[EXAMPLES]})
+    inputs = step.signature.of_role("dense", "feature")
+    return _lower(traced, "embed", inputs, ("embeddings",), {EXAMPLES: bounds[EXAMPLES]})
 
 
 def _lower(
     traced: fx.GraphModule,
     name: str,
-    input_names: tuple[str, ...],
+    specs: tuple[ArraySpec, ...],
     output_names: tuple[str, ...],
     bounds: Bounds,
 ) -> bytes:
     translation = Translation(traced, formulation_of)
-    inputs = translation.name_inputs(input_names)
+    inputs = translation.name_inputs(specs)
     translation.run()
     outputs = translation.name_outputs(output_names)
     return translation.graph.serialise(

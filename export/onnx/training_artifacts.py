@@ -84,7 +84,7 @@ def _without_log() -> Iterator[None]:
 def _forward_model(step: TrainStep, micro_batch: int) -> onnx.ModelProto:
     """The forward pass with the trainable tensors as initializers of the graph."""
     translation = Translation(trace_loss(step, micro_batch), _differentiable_formulation_of)
-    ports = translation.name_inputs(tuple(spec.name for spec in step.signature))
+    ports = translation.name_inputs(step.signature.inputs)
     translation.run()
     outputs = translation.name_outputs(("loss", "embeddings"))
     for name, tensor in zip(step.trainable, step.trainable_tensors(), strict=True):

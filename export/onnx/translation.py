@@ -12,6 +12,7 @@ from torch import fx
 
 from export.onnx.graph import GraphBuilder, Port
 from export.unsupported_operator import UnsupportedOperator
+from ondevice.contract.step_signature import ArraySpec
 
 WITHOUT_EFFECT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "implicit"})
 """Keywords that say where and how torch keeps a value, not what it is."""
@@ -19,7 +20,7 @@ WITHOUT_EFFECT = frozenset({"device", "layout", "pin_memory", "memory_format", "
 
 @dataclass(frozen=True)
 class Value:
-    """A value of the ONNX graph and its shape, -1 where symbolic (only the width is).
+    """A value of the ONNX graph and its shape, -1 where symbolic (only the number of a table's rows is).
 
     The shape may be one that merely *broadcasts* to that of the traced value: an `expand` costs a pass over memory,
     and most of its readers (Mul, Add) would do it for free.
@@ -41,14 +42,20 @@ class Translation:
         self.emitted: dict[fx.Node, Emitted] = {}
         self._traced = traced
         self._formulation_of = formulation_of
+        self._symbols: dict[str, _Symbol] = {}
+        """By what the trace calls them."""
 
-    def name_inputs(self, names: Sequence[str]) -> list[Port]:
-        """Call the placeholders by these names."""
+    def name_inputs(self, specs: Sequence[ArraySpec]) -> list[Port]:
+        """The placeholders are these inputs."""
         ports = []
         placeholders = [node for node in self._traced.graph.nodes if node.op == "placeholder"]
-        for name, node in zip(names, placeholders, strict=True):
-            ports.append(Port(name, _port_shape(node), str(node.meta["val"].dtype).removeprefix("torch.")))
-            self.emitted[node] = Value(name, shape_of(node))
+        for spec, node in zip(specs, placeholders, strict=True):
+            for axis, (size, traced) in enumerate(zip(spec.shape, node.meta["val"].shape, strict=True)):
+                if isinstance(traced, torch.SymInt):
+                    # Side arrays come last: they take no gradient, as a table does.
+                    self._symbols[str(traced)] = _Symbol(str(size), spec.name, axis)
+            ports.append(Port(spec.name, self._port_shape(node), spec.dtype))
+            self.emitted[node] = Value(spec.name, shape_of(node))
         return ports
 
     def run(self) -> None:
@@ -75,7 +82,7 @@ class Translation:
         """Call the results by these names."""
         results: Any = self._traced.graph.output_node().args[0]
         return [
-            (Port(name, _port_shape(node)), self.full(node))
+            (Port(name, self._port_shape(node)), self.full(node))
             for name, node in zip(names, results, strict=True)
         ]
 
@@ -84,7 +91,7 @@ class Translation:
         value = self.compact(node)
         if value.shape == shape_of(node):
             return value.name
-        return self.graph.call("Expand", value.name, self._size_vector(shape_of(node)))
+        return self.graph.call("Expand", value.name, self.sizes(node))
 
     def compact(self, node: fx.Node | float) -> Value:
         """The value in a shape that may still have to be broadcast; a number becomes a constant."""
@@ -93,7 +100,7 @@ class Translation:
         value = self.emitted[node]
         assert isinstance(value, Value), f"{node} has several outputs"
         if isinstance(node.meta["val"], torch.SymInt):
-            raise refused(node, "the number of columns can only be used as a size")
+            raise refused(node, "the number of rows can only be used as a size")
         return value
 
     def elementwise(self, operator_name: str, *operands: fx.Node | float | Value) -> Value:
@@ -101,16 +108,39 @@ class Translation:
         shape = _broadcast(*(value.shape for value in values))
         return Value(self.graph.call(operator_name, *(value.name for value in values)), shape)
 
-    def _size_vector(self, shape: tuple[int, ...]) -> str:
-        """A shape as a value."""
-        if -1 not in shape:
+    def sizes(self, node: fx.Node) -> str:
+        """The traced shape as a value, [rank]."""
+        shape = node.meta["val"].shape
+        if not any(isinstance(size, torch.SymInt) for size in shape):
             return self.graph.integers(*shape)
-        sizes = (self.width() if size == -1 else self.graph.integers(size) for size in shape)
-        return self.graph.call("Concat", *sizes, axis=0)
+        return self.graph.call("Concat", *(self._size(node, size) for size in shape), axis=0)
 
-    def width(self) -> str:
-        """m as a value, [1]: read off the input `adjust`, which takes no gradient."""
-        return self.graph.call("Shape", "adjust", start=0, end=1)
+    def _size(self, node: fx.Node, size: int | torch.SymInt) -> str:
+        """One size as a value, [1]: the number of a table's rows is read off an input."""
+        if not isinstance(size, torch.SymInt):
+            return self.graph.integers(size)
+        symbol = self._symbol(node, size)
+        return self.graph.call("Shape", symbol.input_name, start=symbol.axis, end=symbol.axis + 1)
+
+    def _symbol(self, node: fx.Node, size: torch.SymInt) -> _Symbol:
+        if str(size) not in self._symbols:
+            raise refused(node, f"its size {size} is not the number of a table's rows")
+        return self._symbols[str(size)]
+
+    def _port_shape(self, node: fx.Node) -> tuple[int | str, ...]:
+        return tuple(
+            self._symbol(node, size).name if isinstance(size, torch.SymInt) else int(size)
+            for size in node.meta["val"].shape
+        )
+
+
+@dataclass(frozen=True)
+class _Symbol:
+    """The number of a table's rows: its name in the signature, and the input and axis that have it."""
+
+    name: str
+    input_name: str
+    axis: int
 
 
 def refused(
@@ -128,10 +158,6 @@ def refused(
 def shape_of(node: fx.Node) -> tuple[int, ...]:
     """The traced shape, -1 where symbolic."""
     return tuple(-1 if isinstance(size, torch.SymInt) else int(size) for size in node.meta["val"].shape)
-
-
-def _port_shape(node: fx.Node) -> tuple[int | str, ...]:
-    return tuple("width" if size == -1 else size for size in shape_of(node))
 
 
 def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:

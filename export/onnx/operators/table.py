@@ -1,7 +1,7 @@
 """ATen operators in ONNX operators: the table, and the short formulations.
 
 A formulation takes the translation, the traced node and the node's arguments; one that it does not take is refused.
-Those of whole layers are in `onnx_layers`.  A new architecture needs, at the most, an entry here for
+Those of whole layers are in `layers.py`.  A new architecture needs, at the most, an entry here for
 an operator that the others did not have.
 """
 
@@ -77,8 +77,11 @@ def _expand(t: Translation, _: fx.Node, x: fx.Node, __: Sequence[int]) -> Value:
 
 
 def _reshape(t: Translation, node: fx.Node, x: fx.Node, _: int | Sequence[int]) -> Value:
-    """view, unsqueeze, squeeze: at most one size is symbolic, so -1 can stand for it."""
-    return Value(t.graph.reshape(t.full(x), *shape_of(node)), shape_of(node))
+    """view, unsqueeze, squeeze: -1 can stand for one symbolic size, not for those of two tables."""
+    shape = shape_of(node)
+    if shape.count(-1) > 1:
+        return Value(t.graph.call("Reshape", t.full(x), t.sizes(node)), shape)
+    return Value(t.graph.reshape(t.full(x), *shape), shape)
 
 
 def _transpose(t: Translation, node: fx.Node, x: fx.Node) -> Value:
@@ -121,13 +124,13 @@ def _reduce(operator_name: str) -> Formulation:
 
 
 def _positions(t: Translation, node: fx.Node, _: fx.Node) -> Value:
-    """arange(m): the positions of the slice's classes."""
-    width = t.graph.call("Squeeze", t.width())
-    return Value(t.graph.call("Range", t.graph.integer(0), width, t.graph.integer(1)), shape_of(node))
+    """arange(m): the positions of a table's rows in the slice."""
+    rows = t.graph.call("Squeeze", t.sizes(node))
+    return Value(t.graph.call("Range", t.graph.integer(0), rows, t.graph.integer(1)), shape_of(node))
 
 
-def _width(_: Translation, __: fx.Node, ___: fx.Node, ____: int) -> Value:
-    """A symbolic size as a number: only shapes use it, and they read the width off an input."""
+def _row_count(_: Translation, __: fx.Node, ___: fx.Node, ____: int) -> Value:
+    """A symbolic size as a number: only shapes use it, and they read it off an input."""
     return Value("", ())
 
 
@@ -263,7 +266,7 @@ FORMULATIONS: dict[object, Formulation] = {
     aten.select_backward.default: _select_backward,
     aten.slice.Tensor: _slice,
     aten.slice_backward.default: _slice_backward,
-    aten.sym_size.int: _width,
+    aten.sym_size.int: _row_count,
     aten.arange.default: _positions,
     aten.ones_like.default: _ones,
     aten._to_copy.default: _to_float,
