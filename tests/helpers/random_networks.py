@@ -16,6 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ondevice.contract.vocabulary import LogitKind, StepSpec
+from ondevice.model.extractors.extractor import ImageExtractor
+from ondevice.model.train_step import TrainStep
+
 EMBEDDING_DIM = 6
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -111,16 +115,16 @@ class Block(nn.Module):
         return POOLS[self.pool](JOINS[self.join](x, y) if self.join else y)
 
 
-class Network(nn.Module):
-    """Images -> embeddings, as `ondevice.model.extractors` asks: the last layer is `embedding`."""
+class Network(ImageExtractor):
+    """Raw images -> embeddings, as `ondevice.model.extractors` asks: the last layer is `embedding`."""
 
-    def __init__(self, blocks: list[Block], head: str, features: int) -> None:
-        super().__init__()
+    def __init__(self, spec: StepSpec, blocks: list[Block], head: str, features: int) -> None:
+        super().__init__(spec)
         self.blocks = nn.Sequential(*blocks)
         self.head = head
         self.embedding = nn.Linear(features, EMBEDDING_DIM)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def embed(self, images: Tensor) -> Tensor:
         embeddings: Tensor = self.embedding(HEADS[self.head](self.blocks(images)))
         return embeddings
 
@@ -131,6 +135,9 @@ class RandomNetwork:
     image_shape: tuple[int, int, int]
     description: str
     """All that was drawn, for the message of a test that fails."""
+
+    def step(self, logits: LogitKind) -> TrainStep:
+        return TrainStep(StepSpec("random", EMBEDDING_DIM, self.image_shape, logits=logits), self.module)
 
 
 def random_network(seed: int) -> RandomNetwork:
@@ -147,7 +154,8 @@ def random_network(seed: int) -> RandomNetwork:
             blocks.append(Block(draw, x, fitting if depth else STEMS))
             x = blocks[-1](x)
         head = draw.choice(tuple(HEADS))
-        network = Network(blocks, head, HEADS[head](x).shape[1])
+        spec = StepSpec("random", EMBEDDING_DIM, image_shape)
+        network = Network(spec, blocks, head, HEADS[head](x).shape[1])
         for layer in network.modules():
             if isinstance(layer, nn.GroupNorm):  # as after training: not the identity
                 nn.init.normal_(layer.weight, 1, 0.3)

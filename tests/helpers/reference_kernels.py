@@ -1,7 +1,7 @@
 """The operators of `ondevice/native` in plain torch, in any precision: importing this file makes a rewritten graph runnable.
 
 In float64 there is no rounding to allow for, so a rewrite that is wrong shows at once, without ExecuTorch, whose lowering of
-one network takes seconds.  What this proves is the rewrite; `test_export_executorch_kernels` proves the kernels.
+one network takes seconds.  What this proves is the rewrite; `tests/native/test_kernels.py` proves the kernels.
 """
 
 from __future__ import annotations
@@ -237,6 +237,12 @@ def channel_sums(x: Tensor) -> Tensor:
     return x.sum((1, 2, 3))
 
 
+def pixels(images: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    assert images.dtype == torch.uint8
+    assert scale.shape == shift.shape == (images.shape[1], 1, 1)
+    return images.to(scale.dtype) * scale - shift
+
+
 def max_pool(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
     return F.max_pool2d(x, kernel, stride, padding)
 
@@ -251,7 +257,7 @@ def max_pool_gradient(gradient: Tensor, x: Tensor, kernel: int, stride: int, pad
 for _kernel in (
     activate, activation_gradient, channel_sums, convolution, convolution_input_gradient, convolution_weight_gradient,
     depthwise, depthwise_input_gradient, depthwise_weight_gradient, group_moments, group_norm_gradient, materialise,
-    max_pool, max_pool_gradient, pointwise, pointwise_input_gradient, pointwise_weight_gradient, pooled_mean,
-    pooled_product, product,
+    max_pool, max_pool_gradient, pixels, pointwise, pointwise_input_gradient, pointwise_weight_gradient,
+    pooled_mean, pooled_product, product,
 ):  # fmt: skip
     _LIBRARY.impl(_kernel.__name__, _kernel, "CPU")

@@ -7,14 +7,15 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from helpers.runtime_artifact import MAX_WIDTH, MICRO_BATCH, make_artifact, random_step_inputs
+from helpers.runtime_artifact import MAX_WIDTH, MICRO_BATCH, dense_of, make_artifact, random_step_inputs
 
-from export.proof.golden import build_step, draw_images, expected_step, float64_copy
+from export.proof.golden import build_step, draw_features, expected_step, float64_copy
 from ondevice.backends import Backend
 from ondevice.backends.eager import EagerBackend
 from ondevice.backends.opening import Runtime, open_backend
 from ondevice.contract.artifact import Artifact
 from ondevice.contract.golden_step import check_golden
+from ondevice.contract.step_signature import gradient_of
 from ondevice.contract.vocabulary import StepSpec, TrainScope
 from ondevice.model.extractors import ARCHITECTURES
 
@@ -35,7 +36,10 @@ CASES = [
         for architecture in ARCHITECTURES
         for scope in get_args(TrainScope)
     ),
-    *(StepSpec("three_convolutions", 16, (1, 15, 17), "dot", scope) for scope in get_args(TrainScope)),
+    *(
+        StepSpec("three_convolutions", 16, (1, 15, 17), logits="dot", train=scope)
+        for scope in get_args(TrainScope)
+    ),
 ]
 
 
@@ -52,27 +56,26 @@ def test_the_exported_step_is_the_step(runtime: Runtime, spec: StepSpec, tmp_pat
 def assert_loss_and_every_gradient_are_right(artifact: Artifact, backend: Backend) -> None:
     weights = artifact.initial()
     exact = float64_copy(build_step(artifact.spec, weights))
-    images = draw_images(exact, MICRO_BATCH, seed=1)
+    features = draw_features(exact, MICRO_BATCH, seed=1)
     for width, examples in SIZES:
-        expected = expected_step(exact, images[:examples], width, seed=width)
+        some = {name: feature[:examples] for name, feature in features.items()}
+        expected = expected_step(exact, some, width, seed=width)
         comparison = check_golden(backend, weights, expected)
         assert comparison.passed, f"width {width}, {examples} examples: {comparison.explain()}"
 
 
 def assert_five_steps_end_where_eager_does(artifact: Artifact, backend: Backend) -> None:
     """As far as rounding allows: what moved, moved by the same amount."""
-    columns, adjust, batch = random_step_inputs(artifact.spec, 30, 3)
-    initial = {name: artifact.initial()[name] for name in artifact.trainable} | {"columns": columns}
+    signature = artifact.signature
+    inputs = {**dense_of(artifact), **random_step_inputs(signature, 30, 3)}
     moved = []
     for contender in (backend, EagerBackend(artifact.spec, artifact.initial())):
-        weights, own_columns = artifact.initial(), columns.copy()
+        arrays = {name: array.copy() for name, array in inputs.items()}
         for _ in range(5):
-            result = contender.step(weights, own_columns, adjust, batch)
-            own_columns -= 0.01 * result.columns_gradient
-            for name, gradient in result.extractor_gradients.items():
-                weights[name] -= 0.01 * gradient
-        ended = weights | {"columns": own_columns}
-        moved.append({name: ended[name] - start for name, start in initial.items()})
+            outputs = contender.step(arrays)
+            for name in signature.trained:
+                arrays[name] -= 0.01 * outputs[gradient_of(name)]
+        moved.append({name: arrays[name] - inputs[name] for name in signature.trained})
     for name, expected in moved[1].items():
         assert expected.any(), name
         distance = np.linalg.norm(moved[0][name] - expected)
@@ -80,12 +83,11 @@ def assert_five_steps_end_where_eager_does(artifact: Artifact, backend: Backend)
 
 
 def assert_embeddings_are_those_of_eager(artifact: Artifact, backend: Backend) -> None:
-    weights = artifact.initial()
-    images = np.random.default_rng(2).standard_normal(
-        (MICRO_BATCH + 1, *artifact.spec.image_shape), np.float32
-    )
-    expected = EagerBackend(artifact.spec, weights).embed(weights, images)
-    np.testing.assert_allclose(backend.embed(weights, images), expected, rtol=1e-4, atol=1e-5)
+    weights = dense_of(artifact)
+    drawn = random_step_inputs(artifact.signature, 1, MICRO_BATCH + 1, seed=2)
+    arrays = {**weights, **{spec.name: drawn[spec.name] for spec in artifact.signature.features}}
+    expected = EagerBackend(artifact.spec, artifact.initial()).embed(arrays)
+    np.testing.assert_allclose(backend.embed(arrays), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_every_architecture_has_an_image_shape_here() -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.runtime_artifact import make_artifact, random_step_inputs
+from helpers.runtime_artifact import dense_of, make_artifact, random_step_inputs
 
 from ondevice.backends.eager import EagerBackend
 from ondevice.contract import safetensors_file
 from ondevice.contract.artifact import Artifact
+from ondevice.contract.step_signature import gradient_of
 from ondevice.contract.vocabulary import StepSpec
 
 pytestmark = pytest.mark.slow  # exports, and trains on real runtimes
@@ -28,22 +29,18 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 from ondevice.contract.artifact import open_artifact
-from ondevice.backends import Batch
 from ondevice.backends.onnxruntime_module import OnnxruntimeBackend
 
 artifact = open_artifact(Path(sys.argv[1]))
 backend = OnnxruntimeBackend(artifact)
-weights, inputs = artifact.initial(), load_file(sys.argv[2])
-columns = inputs["columns"]
-batch = Batch(inputs["images"], inputs["labels"], inputs["example_weight"])
+arrays = load_file(sys.argv[2])
 losses = []
 for _ in range(5):
-    result = backend.step(weights, columns, inputs["adjust"], batch)
-    losses.append(result.loss)
-    columns -= 0.01 * result.columns_gradient
-    for name, gradient in result.extractor_gradients.items():
-        weights[name] -= 0.01 * gradient
-save_file({**weights, "columns": columns}, sys.argv[3])
+    outputs = backend.step(arrays)
+    losses.append(float(outputs["loss"]))
+    for name in artifact.signature.trained:
+        arrays[name] -= 0.01 * outputs["gradient/" + name]
+save_file({name: arrays[name] for name in artifact.signature.trained}, sys.argv[3])
 print(json.dumps({
     "losses": losses,
     "torch": "torch" in sys.modules,
@@ -73,14 +70,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 def test_five_steps_without_torch_give_the_parameters_of_eager(
     stock_python: Path, artifact: Artifact, tmp_path: Path
 ) -> None:
-    columns, adjust, batch = random_step_inputs(SPEC, 40, 4)
-    inputs = {
-        "columns": columns,
-        "adjust": adjust,
-        "images": batch.images,
-        "labels": batch.labels,
-        "example_weight": batch.example_weight,
-    }
+    inputs = {**dense_of(artifact), **random_step_inputs(artifact.signature, 40, 4)}
     (tmp_path / "inputs").write_bytes(safetensors_file.to_bytes(inputs, {}))
     run = subprocess.run(
         [stock_python, "-c", TRAIN_FIVE_STEPS, artifact.directory, tmp_path / "inputs", tmp_path / "trained"],
@@ -96,17 +86,15 @@ def test_five_steps_without_torch_give_the_parameters_of_eager(
     assert "onnxruntime-training-cpu" not in report["installed"]
     trained, _ = safetensors_file.from_bytes((tmp_path / "trained").read_bytes())
 
-    initial = artifact.initial()
-    weights = {name: value.copy() for name, value in initial.items()}
-    eager = EagerBackend(SPEC, initial)
+    arrays = {name: array.copy() for name, array in inputs.items()}
+    eager = EagerBackend(SPEC, artifact.initial())
     losses = []
     for _ in range(5):
-        result = eager.step(weights, columns, adjust, batch)
-        losses.append(result.loss)
-        columns -= 0.01 * result.columns_gradient
-        for name, gradient in result.extractor_gradients.items():
-            weights[name] -= 0.01 * gradient
+        outputs = eager.step(arrays)
+        losses.append(float(outputs["loss"]))
+        for name in artifact.signature.trained:
+            arrays[name] -= 0.01 * outputs[gradient_of(name)]
     assert losses[-1] < losses[0]
     np.testing.assert_allclose(report["losses"], losses, rtol=1e-4)
-    for name, value in {**weights, "columns": columns}.items():
-        np.testing.assert_allclose(trained[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+    for name in artifact.signature.trained:
+        np.testing.assert_allclose(trained[name], arrays[name], rtol=1e-3, atol=1e-5, err_msg=name)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from helpers.runtime_artifact import MAX_WIDTH, MICRO_BATCH, make_artifact
+from helpers.runtime_artifact import bounds_of, dense_of, make_artifact, random_step_inputs
 
 from export.onnx import training_artifacts as lower_ort_training
 from export.proof.golden import build_step
@@ -20,19 +20,21 @@ SMALL = StepSpec("three_convolutions", embedding_dim=8, image_shape=(1, 16, 16))
 
 def test_steps_and_embeddings_use_the_weights_that_they_are_given(tmp_path: Path) -> None:
     artifact = make_artifact(tmp_path, SMALL, "onnxruntime-training")
-    backend, weights = OnnxruntimeTrainingBackend(artifact), artifact.initial()
-    images = np.random.default_rng(0).standard_normal((5, *SMALL.image_shape), np.float32)
-    backend.embed(weights, images)
-    weights["embedding.weight"] *= -1
-    expected = EagerBackend(SMALL, weights).embed(weights, images)
-    np.testing.assert_allclose(backend.embed(weights, images), expected, rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match=r"conv2\.weight is of shape \[1\]"):
-        backend.embed({**weights, "conv2.weight": np.zeros(1, np.float32)}, images)
+    backend, weights = OnnxruntimeTrainingBackend(artifact), dense_of(artifact)
+    arrays = {**weights, "images": random_step_inputs(artifact.signature, 1, 5)["images"]}
+    backend.embed(arrays)
+    arrays["embedding.weight"] *= -1
+    expected = EagerBackend(SMALL, artifact.initial()).embed(arrays)
+    np.testing.assert_allclose(backend.embed(arrays), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(
+        ValueError, match=r"conv2\.weight is float32 \[1\]; expected float32 \[64, 32, 3, 3\]"
+    ):
+        backend.embed({**arrays, "conv2.weight": np.zeros(1, np.float32)})
 
 
 def test_the_official_files_are_all_there_and_the_last_runtime_reads_them() -> None:
     step = build_step(SMALL, initial_parameters(SMALL, 0))
-    files = lower_ort_training.lower(step, MICRO_BATCH, MAX_WIDTH)
+    files = lower_ort_training.lower(step, bounds_of(step.signature))
     assert sorted(files) == ["checkpoint", "eval_model.onnx", "optimizer_model.onnx", "training_model.onnx"]
     for name in ("eval_model.onnx", "optimizer_model.onnx", "training_model.onnx"):
         assert onnx.load_from_string(files[name]).ir_version <= 10

@@ -6,15 +6,13 @@ import os
 
 import onnxruntime
 import pytest
-from helpers.random_networks import EMBEDDING_DIM, random_network
+from helpers.random_networks import random_network
+from helpers.runtime_artifact import bounds_of
 
 from export.onnx.lowering import lower_step
-from export.proof.golden import draw_images, expected_step, float64_copy
+from export.proof.golden import draw_features, expected_step, float64_copy
 from export.unsupported_operator import UnsupportedOperator
-from ondevice.backends import StepResult
 from ondevice.contract.golden_step import Comparison, compare
-from ondevice.contract.vocabulary import StepSpec
-from ondevice.model.train_step import TrainStep
 
 FIRST = int(os.environ.get("FEDSS_FIRST_NETWORK", "0"))
 NETWORKS = int(os.environ.get("FEDSS_NETWORKS", "120"))
@@ -24,29 +22,17 @@ EXAMPLES, WIDTH, MAX_WIDTH = 3, 9, 16
 
 
 def lowered_and_compared(seed: int) -> Comparison:
-    drawn = random_network(seed)
-    step = TrainStep(StepSpec("random", EMBEDDING_DIM, drawn.image_shape), drawn.module)
+    step = random_network(seed).step("cosine")
     exact = float64_copy(step)
-    golden = expected_step(exact, draw_images(exact, EXAMPLES, seed), WIDTH, seed)
+    golden = expected_step(exact, draw_features(exact, EXAMPLES, seed), WIDTH, seed)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        lower_step(step, EXAMPLES, MAX_WIDTH), options, providers=["CPUExecutionProvider"]
-    )
-    loss, *gradients, columns_gradient = session.run(
-        None,
-        {
-            **{name: step.extractor.get_parameter(name).detach().numpy() for name in step.trainable},
-            "columns": golden.columns,
-            "adjust": golden.adjust,
-            "images": golden.batch.images,
-            "labels": golden.batch.labels,
-            "example_weight": golden.batch.example_weight,
-        },
-    )
-    found = StepResult(float(loss), dict(zip(step.trainable, gradients, strict=True)), columns_gradient)
-    return compare(found, golden)
+    program = lower_step(step, bounds_of(step.signature, EXAMPLES, MAX_WIDTH))
+    session = onnxruntime.InferenceSession(program, options, providers=["CPUExecutionProvider"])
+    weights = {name: step.extractor.get_parameter(name).detach().numpy() for name in step.trainable}
+    found = session.run(None, {**weights, **golden.inputs})
+    return compare(dict(zip(step.signature.outputs, found, strict=True)), golden)
 
 
 @pytest.mark.parametrize("first", range(FIRST, FIRST + NETWORKS, AT_ONCE))
