@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,6 @@ from ondevice.native.build import KernelBuildError
 from server_sim.data.population import open_population
 from server_sim.engines.mixture import MixedLink
 from server_sim.engines.simulated_clients import private_seed_in_run
-from server_sim.engines.workers import WorkerLink
 from server_sim.preparation import ClientsRecipe
 from server_sim.simulation import Interrupted
 
@@ -86,7 +85,7 @@ def open_device_link(
     choice: DeviceChoice,
     recipe: ClientsRecipe,
     cache: Path,
-    open_workers: Callable[[], WorkerLink],
+    open_simulated: Callable[[], AbstractContextManager[Link]],
     note: Note,
 ) -> Iterator[Link]:
     """The devices, with worker processes beside them where some clients are simulated."""
@@ -108,7 +107,7 @@ def open_device_link(
         if not choice.simulated:
             yield on_devices
             return
-        yield MixedLink(on_devices, stack.enter_context(open_workers()), choice.simulated)
+        yield MixedLink(on_devices, stack.enter_context(open_simulated()), choice.simulated)
 
 
 class _ServersLink:

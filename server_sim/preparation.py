@@ -1,14 +1,11 @@
-"""From an experiment's words to the things it needs: the population, the first weights, the backend, the link."""
+"""From an experiment's words to the things it needs: the population, the first weights, the backend."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-
-import torch
 
 from ondevice.backends import Backend
 from ondevice.backends.eager import EagerBackend, check_parameters, initial_parameters
@@ -16,7 +13,6 @@ from ondevice.backends.opening import open_backend
 from ondevice.client.client import Client
 from ondevice.contract import safetensors_file
 from ondevice.contract.artifact import open_artifact
-from ondevice.contract.link import Link
 from ondevice.contract.safetensors_file import Bfloat16, SafetensorsError
 from ondevice.contract.vocabulary import FloatArray, StepSpec
 from ondevice.model.extractors import ARCHITECTURES
@@ -24,9 +20,7 @@ from ondevice.model.objectives import OBJECTIVES
 from server_sim.data.glyphs import presets as glyphs
 from server_sim.data.glyphs.dealing import ByClient
 from server_sim.data.population import Population, Progress, open_population
-from server_sim.engines.in_process import InProcessLink
 from server_sim.engines.simulated_clients import SimulatedClients
-from server_sim.engines.workers import WorkerLink
 from server_sim.experiment import ConfigurationError, DataSettings, Experiment
 
 
@@ -127,24 +121,6 @@ def pretrained_names() -> list[str]:
     """The pretrained extractors that come with the package."""
     folder = resources.files("server_sim") / "pretrained"
     return sorted(entry.name.removesuffix(".safetensors") for entry in folder.iterdir())
-
-
-@contextmanager
-def open_link(recipe: ClientsRecipe, workers: int, client_timeout: float) -> Iterator[Link]:
-    """The clients in this process, or in `workers` others; the result is the same.
-
-    A client that hangs is given up after `client_timeout` seconds in another process; in this one it cannot be.
-    """
-    if workers > 1:
-        with WorkerLink(recipe, workers, client_timeout) as link:
-            yield link
-        return
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in a worker process: another split of a sum gives other last digits
-    try:
-        yield InProcessLink(recipe())
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _pretrained_path(name: str) -> Path:

@@ -103,6 +103,7 @@ class ClientOptions(TypedDict, total=False):
 
     resume: bool
     workers: int
+    engine: str | None
     runtime: str | None
     devices: DeviceChoice | Sequence[str]
     cache: str | Path | None
@@ -121,6 +122,7 @@ def simulate(
     out: str | Path | None = None,
     resume: bool = False,
     workers: int = 1,
+    engine: str | None = None,
     runtime: str | None = None,
     devices: DeviceChoice | Sequence[str] = (),
     cache: str | Path | None = None,
@@ -139,6 +141,8 @@ def simulate(
     resume      go on where an earlier run in that folder was stopped or killed
     workers     processes that train clients; the result is the same.  A script that asks for more than one needs
                 `if __name__ == "__main__":`, as all multiprocessing does
+    engine      who holds the conversations with simulated clients, as in `server_sim.engines`; worker processes, or this
+                one for a single worker, if not given
     runtime     what clients train on: eager, or a runtime that the step is exported for first
     devices     names as `fedss devices` lists them, or a `DeviceChoice`
     stop        asked between two clients: True saves the state and raises `Interrupted`
@@ -150,7 +154,7 @@ def simulate(
     if loaded.table is not None:
         raise UsageError("the experiment has a [table]; run it with simulate_table")
     path = _folder(experiment, out)
-    place = place_for(loaded, workers, runtime, devices)
+    place = place_for(loaded, workers, runtime, devices, engine)
     _check_run(loaded, path, resume)
     cache_folder = default_cache_folder() if cache is None else Path(cache)
     data = population_path(loaded.data, cache_folder, on_data)
@@ -189,7 +193,8 @@ def simulate_table(
     loaded = load(experiment, rounds, seed, overrides)
     path = _folder(experiment, out)
     resume = options.get("resume", False)
-    place_for(loaded, options.get("workers", 1), options.get("runtime"), options.get("devices", ()))
+    workers, runtime, devices = options.get("workers", 1), options.get("runtime"), options.get("devices", ())
+    place_for(loaded, workers, runtime, devices, options.get("engine"))
     planned = table_runs(loaded)
     for run in planned:
         _check_run(run.experiment, path / run.name, resume)

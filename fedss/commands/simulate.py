@@ -38,6 +38,7 @@ from fedss.console import INTERRUPTED, Json, UsageError, arguments_as_options, l
 from fedss.device_rounds import DeviceChoice, DevicesExhausted
 from fedss.locations import DEFAULT_CACHE, Cache
 from ondevice.backends.opening import RUNTIMES
+from server_sim.engines import ENGINES
 
 
 def command(
@@ -50,6 +51,13 @@ def command(
         int,
         typer.Option(min=0, help="Processes that train clients; the result is the same.  0: one per core."),
     ] = 0,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Who holds the conversations with simulated clients: {', '.join(ENGINES)}.",
+            show_default="workers, or in-process for one worker",
+        ),
+    ] = None,
     runtime: Annotated[
         str | None,
         typer.Option(
@@ -117,6 +125,7 @@ def command(
         options: ClientOptions = {
             "resume": resume,
             "workers": workers or os.cpu_count() or 1,
+            "engine": engine,
             "runtime": runtime,
             "devices": DeviceChoice(tuple(device), simulated, *failures) if device else (),
             "cache": cache,

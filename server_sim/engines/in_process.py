@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
-from ondevice.contract.link import Answer, ClientFailure, Conversing, Trace
+import torch
+
+from ondevice.contract.link import Answer, ClientFailure, Conversing, Link, Trace
 from ondevice.contract.vocabulary import RoundPlan
 from ondevice.contract.wire import WireError
+from server_sim.engines import EngineSettings, OpenClients
+
+
+@contextmanager
+def open_in_process(open_clients: OpenClients, settings: EngineSettings) -> Iterator[Link]:  # noqa: ARG001
+    """Whatever the settings: one client after the other, as long as each takes."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in a worker process: another split of a sum gives other last digits
+    try:
+        yield InProcessLink(open_clients())
+    finally:
+        torch.set_num_threads(threads)
 
 
 class InProcessLink:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ondevice.backends import Backend
 from ondevice.client.client import Client
 from ondevice.contract.portable_random import PortableRandom
@@ -27,7 +25,3 @@ class SimulatedClients:
         private_seed = private_seed_in_run(self._population, client_id, self._run_seed)
         examples = self._population.client_examples(client_id)
         return Client(client_id, examples, private_seed, lambda: self._backend)
-
-
-OpenClients = Callable[[], Callable[[int], Client]]
-"""Makes the clients in the process that will run them: a worker calls it once, at its start."""

@@ -17,7 +17,7 @@ import torch
 
 from ondevice.contract import wire
 from ondevice.contract.link import ClientFailure, Trace
-from server_sim.engines.simulated_clients import OpenClients
+from server_sim.engines import OpenClients
 
 READY, QUESTION, UPDATE, FAILURE = b"+", b"q", b"u", b"f"
 REFUSED = b""

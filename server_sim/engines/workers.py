@@ -22,7 +22,7 @@ from ondevice.contract.link import Answer, ClientFailure
 from ondevice.contract.ordered_window import OrderedWindow, Turn
 from ondevice.contract.vocabulary import RoundPlan
 from ondevice.contract.wire import MAX_MESSAGE_BYTES, Envelope, WireError
-from server_sim.engines.simulated_clients import OpenClients
+from server_sim.engines import EngineSettings, OpenClients
 from server_sim.engines.worker_process import (
     FAILURE,
     QUESTION,
@@ -37,6 +37,11 @@ START_SECONDS = 600.0
 """That a worker process may take until it is ready for its first client: it imports torch, on a machine that may be busy."""
 _LAST_MOMENT = 1.0
 """Seconds between a worker's pipe closing and its end: its exit code is the reason that is told."""
+
+
+def open_workers(open_clients: OpenClients, settings: EngineSettings) -> WorkerLink:
+    """As many processes as conversations are wanted at once."""
+    return WorkerLink(open_clients, settings.workers, settings.client_timeout)
 
 
 class WorkerLink:
