@@ -234,7 +234,9 @@ class Experiment(_Settings):
                 f"but {population_name} has {num_clients} clients"
             )
 
-    def round_plan(self, round_index: int, table_sizes: Mapping[str, int]) -> RoundPlan:
+    def round_plan(
+        self, round_index: int, table_sizes: Mapping[str, int], sides: Mapping[str, str] | None = None
+    ) -> RoundPlan:
         """What the clients of a round are told."""
         sampler = self.scheme.sampler()
         if sampler is None:
@@ -246,6 +248,7 @@ class Experiment(_Settings):
             weighting=self.scheme.weighting(),
             transforms=tuple(transform.choice for transform in self.client.transforms),
             local_training=self.client.local_training,
+            sides=sides or {},
         )
 
     def overridden(self, changes: Mapping[str, Any]) -> Experiment:

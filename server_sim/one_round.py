@@ -18,7 +18,7 @@ from ondevice.contract.link import ClientFailure, Link, Trace
 from ondevice.contract.vocabulary import IntArray, RoundPlan
 from ondevice.contract.wire import DEFAULT_LIMITS, Envelope, UpdateLimits, WireError
 from server_sim.server.aggregation import AggregatedUpdate, Aggregator, MeanUnusable
-from server_sim.server.state import ServerState
+from server_sim.server.state import ServerState, SideTable
 
 _REASONS_TOLD = 5
 """Of the clients that were dropped, when a round is abandoned: all of them are in the report."""
@@ -59,6 +59,8 @@ class RoundRules:
     """With fewer updates than this the round is abandoned."""
     limits: UpdateLimits = DEFAULT_LIMITS
     """What one client may do to it."""
+    sides: Mapping[str, SideTable] = field(default_factory=dict)
+    """What comes with every slice beside the model; the plan names them."""
     slice_transforms: tuple[Choice, ...] = ()
     """What is done to a slice before it is encoded."""
     before_apply: Callable[[AggregatedUpdate, ServerState], AggregatedUpdate] = lambda mean, _: mean
@@ -84,7 +86,7 @@ def run_round(
         report.bytes_up += len(request)
         envelope = Envelope(plan.round_index, client_id)
         sampled[client_id] = wire.request_from_bytes(request, envelope, plan.table_sizes)
-        model_slice = state.slice_model(sampled[client_id])
+        model_slice = state.slice_model(sampled[client_id], rules.sides)
         weights = transformed(wire.weights_of(model_slice), rules.slice_transforms)
         message = wire.slice_to_bytes(envelope, model_slice, weights)
         report.bytes_down += len(message)

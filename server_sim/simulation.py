@@ -68,6 +68,7 @@ class Simulation:
         self._rules = RoundRules(
             experiment.server.min_clients,
             UpdateLimits(experiment.server.max_examples or max(self._sizes), experiment.server.max_change),
+            experiment.scheme.sides(population),
             tuple(transform.choice for transform in experiment.server.slice_transforms),
             experiment.scheme.before_apply,
         )
@@ -145,7 +146,8 @@ class Simulation:
 
     def _federated_round(self, state: ServerState, stop_requested: StopRequested) -> dict[str, Any]:
         server = self.experiment.server
-        plan = self.experiment.round_plan(state.round_index, state.table_sizes)
+        sides = {name: side.table for name, side in self._rules.sides.items()}
+        plan = self.experiment.round_plan(state.round_index, state.table_sizes, sides)
         link = _StoppableLink(self._link, stop_requested)
         abandoned = []
         for attempt in range(server.max_attempts):

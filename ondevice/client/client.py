@@ -64,4 +64,4 @@ def expected_slice(backend: Backend, plan: RoundPlan) -> Expected:
             raise ValueError(
                 f"the step has a table {table!r}, of which the plan says nothing; export for this model"
             )
-    return Expected(signature.dense_shapes, plan.table_sizes, signature.table_dims)
+    return Expected(signature.dense_shapes, plan.table_sizes, signature.table_dims, plan.sides)

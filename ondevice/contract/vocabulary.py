@@ -124,11 +124,16 @@ class RoundPlan:
     transforms: tuple[Choice, ...] = ()
     """What is done to its update before it is encoded, in this order (`ondevice.client.transforms`)."""
     local_training: LocalTraining = field(default_factory=LocalTraining)
+    sides: Mapping[str, str] = field(default_factory=dict)
+    """Side arrays that come with every slice -> the table whose rows each is about (class priors, say)."""
 
     def __post_init__(self) -> None:
         _at_least("round_index", self.round_index, 0)
         for table, size in self.table_sizes.items():
             _at_least(f"the size of table {table}", size, 1)
+        for side, table in self.sides.items():
+            if table not in self.table_sizes:
+                raise ValueError(f"the side array {side} is about rows of {table!r}; there is no such table")
 
 
 @dataclass(frozen=True)

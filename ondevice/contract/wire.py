@@ -105,6 +105,7 @@ def plan_to_bytes(envelope: Envelope, plan: RoundPlan) -> bytes:
         "weighting": plan.weighting.to_document(),
         "transforms": [transform.to_document() for transform in plan.transforms],
         "local_training": asdict(plan.local_training),
+        "sides": dict(plan.sides),
     }
     text = json.dumps(settings, allow_nan=False, separators=(",", ":"))
     return _encode("plan", envelope, {}, {"settings": text})
@@ -117,7 +118,7 @@ def plan_from_bytes(data: bytes) -> tuple[Envelope, RoundPlan]:
     envelope = Envelope(_count(metadata, "round"), _count(metadata, "client"))
     try:
         settings = json.loads(metadata["settings"], object_pairs_hook=safetensors_file.without_duplicates)
-        fields = {"table_sizes", "sampler", "weighting", "transforms", "local_training"}
+        fields = {"table_sizes", "sampler", "weighting", "transforms", "local_training", "sides"}
         if not isinstance(settings, dict) or set(settings) != fields:
             raise ValueError(f"the fields are {sorted(settings)}; expected {sorted(fields)}")
         sizes = settings["table_sizes"]
@@ -125,6 +126,9 @@ def plan_from_bytes(data: bytes) -> tuple[Envelope, RoundPlan]:
             raise ValueError(f"table_sizes are {sizes!r}; expected whole numbers by table")
         if not isinstance(settings["transforms"], list):
             raise ValueError(f"transforms are {settings['transforms']!r}; expected a list of choices")
+        sides = settings["sides"]
+        if not isinstance(sides, dict) or not all(type(table) is str for table in sides.values()):
+            raise ValueError(f"sides are {sides!r}; expected tables by side array")
         plan = RoundPlan(
             round_index=envelope.round_index,
             table_sizes=sizes,
@@ -132,6 +136,7 @@ def plan_from_bytes(data: bytes) -> tuple[Envelope, RoundPlan]:
             weighting=choice_from_document(settings["weighting"]),
             transforms=tuple(choice_from_document(entry) for entry in settings["transforms"]),
             local_training=exactly(LocalTraining, settings["local_training"]),
+            sides=sides,
         )
     except (TypeError, ValueError, RecursionError) as error:
         raise WireError(f"not a plan that this program knows: {error}") from None

@@ -6,7 +6,7 @@ The fields of a scheme are exactly its settings, so a setting that a scheme does
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from server_sim.data.population import Population
     from server_sim.experiment import Experiment
     from server_sim.server.aggregation import AggregatedUpdate
-    from server_sim.server.state import ServerState
+    from server_sim.server.state import ServerState, SideTable
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,10 @@ class Scheme(BaseModel):
     def weighting(self) -> Choice:
         """Which examples they train on, with which weights."""
         return Choice("uniform")
+
+    def sides(self, population: Population) -> Mapping[str, SideTable]:  # noqa: ARG002
+        """What clients are told of the rows they hold, beside the model."""
+        return {}
 
     def play(self, context: RoundContext) -> dict[str, Any]:
         """One round, from choosing clients to the new state."""

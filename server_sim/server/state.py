@@ -29,6 +29,15 @@ class StateError(ValueError):
     """A saved state that cannot be used."""
 
 
+@dataclass(frozen=True)
+class SideTable:
+    """What a scheme tells clients of the rows they hold: a number per row of a table."""
+
+    table: str
+    values: FloatArray
+    """[n]"""
+
+
 @dataclass
 class ServerState:
     """Changed once a round: by `apply`, or by `adopt` where there are no clients.  `slice_model` and `save` only read."""
@@ -66,13 +75,16 @@ class ServerState:
             {name: table.dim for name, table in self.tables.items()},
         )
 
-    def slice_model(self, ids: Mapping[str, IntArray]) -> ModelSlice:
-        """(φ, W_S): Algorithm 1, line 7."""
+    def slice_model(
+        self, ids: Mapping[str, IntArray], sides: Mapping[str, SideTable] | None = None
+    ) -> ModelSlice:
+        """(φ, W_S): Algorithm 1, line 7; with the entries of side tables that belong to the rows."""
         rows = {
             name: Rows(ids[name], table.read(ids[name], self.round_index))
             for name, table in self.tables.items()
         }
-        return ModelSlice(self.dense, rows)
+        entries = {name: side.values[ids[side.table]] for name, side in (sides or {}).items()}
+        return ModelSlice(self.dense, rows, entries)
 
     def apply(self, update: AggregatedUpdate) -> None:
         """θ_t -> θ_{t+1}: Algorithm 1, line 13."""

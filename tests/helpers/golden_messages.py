@@ -51,6 +51,7 @@ PLAN = RoundPlan(
     weighting=Choice("uniform"),
     transforms=(Choice("clip", {"norm": 2.5}), Choice("precision", {"format": "bf16"})),
     local_training=LocalTraining(epochs=2, batch_size=6, learning_rate=0.05, weight_decay=1e-3, momentum=0.9),
+    sides=EXPECTED.sides,
 )
 
 

@@ -33,6 +33,7 @@ def test_the_native_client_understands_the_frozen_plan() -> None:
         "weighting": PLAN.weighting.to_document(),
         "transforms": [choice.to_document() for choice in PLAN.transforms],
         "local_training": [training.epochs, training.batch_size, *numbers.tolist()],
+        "sides": [list(pair) for pair in PLAN.sides.items()],
     }
 
 
@@ -122,7 +123,9 @@ def hand_made_settings() -> list[object]:
         {**good, "transforms": []},
         {**good, "transforms": [{"name": "precision"}]},
         {**good, "transforms": [{"name": "clip", "norm": 1}]},
-        {**good, "table_sizes": {}},
+        {**good, "table_sizes": {}, "sides": {}},
+        {**good, "sides": {}},
+        {**good, "sides": {"prior": "tokens.é", "other": "columns"}},
         trained(learning_rate=0, momentum=0),
         trained(learning_rate=1),
         negatives(),
@@ -135,6 +138,8 @@ def hand_made_settings() -> list[object]:
             {**good, "table_sizes": sizes}
             for sizes in ([], {"a": 0}, {"a": -1}, {"a": 1.0}, {"a": True}, None)
         ),
+        {**good, "table_sizes": {}},
+        *({**good, "sides": sides} for sides in ([], None, {"prior": "none"}, {"prior": 1}, {"prior": None})),
         *({**good, "sampler": sampler} for sampler in (None, "positives", {}, {"name": 1}, {"name": ""})),
         *(trained(epochs=value) for value in (0, -1, 1.0, True, "1", None)),
         *(trained(momentum=value) for value in (1, 1.5, -0.1, True, "0", None)),

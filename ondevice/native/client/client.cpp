@@ -13,7 +13,7 @@ namespace {
 
 // What a slice must look like for this step.
 Expected expected_slice(const StepSignature& signature, const RoundPlan& plan) {
-  Expected expected{{}, plan.table_sizes, {}, {}};
+  Expected expected{{}, plan.table_sizes, {}, plan.sides};
   for (const ArraySpec& spec : signature.trained()) {
     if (spec.role == Role::dense) {
       expected.dense.push_back({spec.name, spec.sizes({})});

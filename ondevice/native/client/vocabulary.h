@@ -28,6 +28,7 @@ struct RoundPlan {
   Choice sampler, weighting;
   std::vector<Choice> transforms;
   LocalTraining local_training;
+  std::vector<std::pair<std::string, std::string>> sides;  // side array that comes with every slice -> its table
 };
 
 // Table -> sorted and unique row ids; a row's position among them is how a step knows it.  In the order of the draw, which is

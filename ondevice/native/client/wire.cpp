@@ -63,7 +63,7 @@ int64_t count_of(const std::string& name, const std::string& text) {
 
 RoundPlan plan_from_settings(const Json& document, int64_t round_index) {
   Fields fields(document, "the plan's settings");
-  RoundPlan plan{round_index, {}, {}, {}, {}, {}};
+  RoundPlan plan{round_index, {}, {}, {}, {}, {}, {}};
   const Json& sizes = fields.field("table_sizes");
   if (!sizes.is_object()) fields.fail("table_sizes are " + sizes.dump() + "; expected whole numbers by table");
   Fields tables(sizes, "the plan's table_sizes");
@@ -79,6 +79,13 @@ RoundPlan plan_from_settings(const Json& document, int64_t round_index) {
   plan.local_training = {training.count("epochs", 1), training.count("batch_size", 1), number("learning_rate"),
                          number("weight_decay"), number("momentum")};
   training.expect_no_more();
+  const Json& sides = fields.field("sides");
+  if (!sides.is_object()) fields.fail("sides are " + sides.dump() + "; expected tables by side array");
+  for (const auto& [side, table] : sides.items()) {
+    if (!table.is_string() || !plan.table_sizes.count(table.get<std::string>()))
+      fields.fail("the side array " + side + " is about rows of " + table.dump() + "; there is no such table");
+    plan.sides.emplace_back(side, table.get<std::string>());
+  }
   fields.expect_no_more();
   return plan;
 }

@@ -55,11 +55,14 @@ void show_plan(const std::string& path) {
   const auto [envelope, plan] = usable_plan(file.bytes());
   Json transforms = Json::array();
   for (const Choice& transform : plan.transforms) transforms.push_back(document_of(transform));
+  Json sides = Json::array();
+  for (const auto& [side, table] : plan.sides) sides.push_back(Json::array({side, table}));
   const auto [epochs, batch_size, rate, decay, momentum] = plan.local_training;
   const Json document{{"round_index", envelope.round_index}, {"client_id", envelope.client_id},
                       {"table_sizes", plan.table_sizes}, {"sampler", document_of(plan.sampler)},
                       {"weighting", document_of(plan.weighting)},
-                      {"transforms", transforms}, {"local_training", {epochs, batch_size, rate, decay, momentum}}};
+                      {"transforms", transforms}, {"local_training", {epochs, batch_size, rate, decay, momentum}},
+                      {"sides", sides}};
   std::puts(document.dump().c_str());
 }
 
