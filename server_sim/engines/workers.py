@@ -115,6 +115,7 @@ class _Worker:
         """Its client in the round; None while it is free."""
         self._client_timeout = client_timeout
         self._is_ready = False
+        self._has_asked = False
         self._clock = _Clock(self._process)
 
     def start(self, turn: Turn, plan: RoundPlan) -> bool:
@@ -126,6 +127,7 @@ class _Worker:
         except OSError:
             return False
         self.turn = turn
+        self._has_asked = False
         self._clock.start(self._client_timeout if self._is_ready else START_SECONDS)
         return True
 
@@ -143,7 +145,7 @@ class _Worker:
             return None
         if kind == QUESTION:
             return self._reply(content, answer)
-        if kind == UPDATE:
+        if kind == UPDATE and self._has_asked:  # there is nothing to train without a slice that was asked for
             return self._finished(content)
         if kind == FAILURE:
             with suppress(ValueError, RecursionError):
@@ -153,6 +155,7 @@ class _Worker:
 
     def _reply(self, question: bytes, answer: Answer) -> bytes | ClientFailure | None:
         assert self.turn is not None
+        self._has_asked = True
         try:
             reply = answer(self.turn.client_id, question)
         except WireError as error:

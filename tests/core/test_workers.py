@@ -25,6 +25,7 @@ from server_sim.one_round import run_round
 PLAN = tiny_plan()
 BAD_CLIENT = 1
 PATIENCE = 600.0
+TESTS = Path(__file__).parents[1]
 TIMEOUT = 5.0
 
 Fault = Literal[
@@ -147,7 +148,7 @@ REASONS: dict[Fault, str] = {
     "hangs in its request": "sent no update within 5 seconds (server.client_timeout)",
     "a message of no kind": "its worker process sent something that is not a message",
     "an update without a request": "its worker process sent something that is not a message",
-    "two requests": "its worker process sent something that is not a message",
+    "two requests": "sent no update within 5 seconds (server.client_timeout)",
     "a failure that is not one": "its worker process sent something that is not a message",
     "raw bytes": "its worker process died",
     "a pickle": "its worker process sent something that is not a message",
@@ -224,7 +225,9 @@ list(link.exchange(PLAN, [BAD_CLIENT], lambda client_id, request: b""))
 def test_a_worker_that_hangs_does_not_outlive_a_server_that_is_killed(tmp_path: Path) -> None:
     marker = tmp_path / "pid"
     server = subprocess.Popen(
-        [sys.executable, "-c", SERVER.format(marker=str(marker))], cwd=Path(__file__).parent
+        [sys.executable, "-c", SERVER.format(marker=str(marker))],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent}"},
     )
     wait_until(marker.exists)
     time.sleep(0.5)
