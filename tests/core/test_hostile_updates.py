@@ -16,7 +16,7 @@ from fedss.commands.simulate import _round_progress
 from fedss.console import log
 from ondevice.client.client import Client
 from ondevice.contract import safetensors_file, wire
-from ondevice.contract.artifact import rewrite_manifest
+from ondevice.contract.artifact import ArtifactError, rewrite_manifest
 from ondevice.contract.link import Answer, Ask, ClientFailure
 from ondevice.contract.plain_text import plain_text
 from ondevice.contract.vocabulary import COLUMNS, ClientUpdate, RoundPlan, Rows
@@ -193,9 +193,22 @@ def test_an_artifact_with_markup_for_names_is_shown_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     artifact = make_tiny_artifact(tmp_path / "[bold]artifact")
-    manifest = replace(artifact.manifest, operators={"[/file]": {"[/operator]": 1}})
-    rewrite_manifest(artifact.directory, manifest)
+    rewrite_manifest(
+        artifact.directory, replace(artifact.manifest, operators={":warning:": {":warning:step": 1}})
+    )
     inspect(artifact.directory, width=2)
     printed = capsys.readouterr().out
-    for name in ("[bold]artifact", "[/file]", "[/operator]"):
+    for name in ("[bold]artifact", ":warning:", ":warning:step"):
         assert name in printed
+
+
+@pytest.mark.parametrize("operators", [{"[/file]": {"gemm": 1}}, {"step.pte": {"[/operator]": 1}}])
+def test_an_artifact_with_brackets_in_its_names_is_refused(
+    operators: dict[str, dict[str, int]], tmp_path: Path
+) -> None:
+    artifact = make_tiny_artifact(tmp_path / "artifact")
+    rewrite_manifest(artifact.directory, replace(artifact.manifest, operators=operators))
+    with pytest.raises(
+        ArtifactError, match=r"operators.* is '.*'; expected .*printable characters without brackets"
+    ):
+        inspect(artifact.directory, width=2)
