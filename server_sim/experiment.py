@@ -21,6 +21,7 @@ from pydantic import (
     Field,
     SerializeAsAny,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
@@ -33,6 +34,7 @@ from server_sim.schemes.fedss import FedSS
 from server_sim.server.aggregation import Denominator
 from server_sim.server.client_selection import Selection
 from server_sim.server.optimizers import FedAdam, FedAvg, FedAvgM, OptimizerName, ServerOptimizer
+from server_sim.server.stores import STORES
 
 
 class ConfigurationError(ValueError):
@@ -142,7 +144,7 @@ class ServerSettings(_Settings):
     slice_transforms: Transforms = Field(
         (), description="What is done to a slice before it is encoded; precision, as for updates."
     )
-    store: Literal["memory"] = Field("memory", description="Where tables lie.")
+    store: str = Field("memory", description=f"Where tables lie: {', '.join(STORES)}.")
     save_every: int = Field(1, ge=1, description="Rounds between two saved states.")
     max_examples: int | None = Field(
         None,
@@ -165,6 +167,13 @@ class ServerSettings(_Settings):
         "dropped.  A client that is trained in this process (--workers 1) cannot be interrupted.  Devices have "
         "--device-timeout.",
     )
+
+    @field_validator("store")
+    @classmethod
+    def _known_store(cls, name: str) -> str:
+        if name not in STORES:
+            raise ValueError(f"is {name!r}; expected one of {', '.join(STORES)}")
+        return name
 
     @model_validator(mode="after")
     def _enough_clients(self) -> ServerSettings:
