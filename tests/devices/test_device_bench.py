@@ -134,7 +134,7 @@ def test_the_search_says_when_nothing_lives_and_when_nothing_is_killed() -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--device", "qemu"], "on qemu, .* runs with: nothing"),
+        (["--device", "qemu", "--widths", "9"], "on qemu, .* runs with: nothing"),
         (["--device", "qemu", "--against", "eager"], "eager torch runs on the host alone"),
         (["--memory", "256"], "--memory 256 is for an emulator"),
         (["--find-max-batch", "--device", "host"], "--find-max-batch is for an emulator"),
