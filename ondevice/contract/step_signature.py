@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from math import isfinite
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -130,7 +130,12 @@ class StepSignature:
         return iter(self.inputs)
 
     def __getitem__(self, name: str) -> ArraySpec:
-        return next(spec for spec in self.inputs if spec.name == name)
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, ArraySpec]:
+        """Looked up for every output of every step."""
+        return {spec.name: spec for spec in self.inputs}
 
     def of_role(self, *roles: Role) -> tuple[ArraySpec, ...]:
         return tuple(spec for spec in self.inputs if spec.role in roles)
