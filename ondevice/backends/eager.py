@@ -41,11 +41,7 @@ class EagerBackend:
 
     def embed(self, arrays: Arrays) -> FloatArray:
         self._bind(arrays)
-        # A population's files are mapped read-only, which torch warns of: those are copied.
-        features = [
-            torch.from_numpy(np.require(arrays[spec.name], requirements="W"))
-            for spec in self.signature.features
-        ]
+        features = [_tensor(arrays[spec.name]) for spec in self.signature.features]
         with torch.no_grad():
             embeddings: FloatArray = self._step.extractor(*features).numpy()
         return embeddings

@@ -11,7 +11,7 @@ import pytest
 from helpers.tiny_artifact import SPEC, make_tiny_artifact
 
 from export.recipe import ExportRecipe
-from fedss.exported_step import exported_step, recipe_differences
+from fedss.api.exported_step import exported_step, recipe_differences
 from ondevice.contract.artifact import Manifest, open_artifact
 from ondevice.tools.cache_folder import default_cache_folder
 from server_sim.data.population import open_population
@@ -49,24 +49,26 @@ def test_every_difference_is_named(manifest: Manifest, recipe: ExportRecipe) -> 
 
 
 @pytest.mark.slow
-def test_a_run_with_other_weights_or_widths_exports_anew(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_with_other_weights_or_widths_exports_anew(tmp_path: Path) -> None:
     made = []
+    told: list[str] = []
     for num_negatives, seed in ((10, 0), (10, 0), (3, 0), (3, 1)):
-        changes = {"client.num_negatives": num_negatives, "seed": seed, "model.pretrained": None}
+        changes = {"scheme.num_negatives": num_negatives, "seed": seed, "model.pretrained": None}
         experiment = load_experiment("glyphs-tiny").overridden(changes)
         population = open_population(population_path(experiment.data, default_cache_folder()))
         spec = step_spec(experiment, population)
         initial = initial_weights(experiment, spec)
-        step = exported_step("onnxruntime", experiment, population, spec, initial, tmp_path / "run")
-        assert step is not None
+        step = exported_step(
+            "onnxruntime", experiment, population, (spec, initial), tmp_path / "run", told.append
+        )
         artifact = open_artifact(step.directory)
         for name, value in artifact.initial().items():
             np.testing.assert_array_equal(value, initial[name])
         made.append(artifact)
     assert made[0].sha256 == made[1].sha256
     assert made[2].max_width == made[1].max_width - 7
-    told = " ".join(capsys.readouterr().err.split())
-    assert "in width: exporting anew" in told
-    assert "in weights: exporting anew" in told
+    again = [note for note in told if note.endswith("exporting anew")]
+    assert again == [
+        f"{tmp_path / 'run' / 'artifact'} was made for another {what}: exporting anew"
+        for what in ("width", "weights")
+    ]
