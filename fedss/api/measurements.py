@@ -100,12 +100,15 @@ def bench(
         raise WrongArgument(
             "against", f"is {', '.join(against)} on {device}; eager torch runs on the host alone"
         )
-    _check_widths(opened, widths)
     cache_folder = default_cache_folder() if cache is None else Path(cache)
     chosen = _runtimes(opened, runtimes, device)
+    yardsticks = _yardsticks(against) if device == HOST else []
+    if not chosen and not yardsticks:
+        raise UsageError(f"{opened.directory} has no runtime, and nothing to compare with is asked for")
+    _check_widths(opened, widths)
     request = _Request(
         runtimes=chosen,
-        yardsticks=_yardsticks(against) if device == HOST else [],
+        yardsticks=yardsticks,
         batches=batches,
         widths=widths,
         threads=threads,
@@ -115,8 +118,6 @@ def bench(
         advance=on_step or _unheard_steps,
         note=on_note,
     )
-    if not request.runtimes and not request.yardsticks:
-        raise UsageError(f"{opened.directory} has no runtime, and nothing to compare with is asked for")
     results = _Results(out, on_row)
     with opened_device(device, cache_folder, timeout, memory_mb, on_note) as there:
         for size in micro_batches or [opened.micro_batch]:
@@ -141,8 +142,8 @@ def find_max_batch(
     """The largest micro-batch that lives in an emulated phone with `memory_mb`, per runtime; the artifact's first if none is
     given.  Arguments are those of `bench`; every micro-batch that lived is a row."""
     opened = artifact if isinstance(artifact, Artifact) else open_artifact(Path(artifact))
-    _check_widths(opened, [width])
     chosen = _runtimes(opened, runtimes, EMULATOR)
+    _check_widths(opened, [width])
     results = _Results(out, on_row)
     limits = []
     cache_folder = default_cache_folder() if cache is None else Path(cache)
