@@ -26,6 +26,7 @@ import export.pipeline
 import fedss.commands.bench
 import fedss.commands.export
 import fedss.commands.inspect
+from export.lowering import lower
 from fedss.console import CheckFailed, ExitCode, UsageError
 from fedss.errors import exit_code_for
 from ondevice.backends.eager import initial_parameters
@@ -213,7 +214,6 @@ def scale_a_weight_gradient(lowered: dict[str, bytes]) -> dict[str, bytes]:
 def test_an_artifact_with_a_broken_kernel_is_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lower = export.pipeline.lower
     monkeypatch.setattr(
         export.pipeline, "lower", lambda *arguments: scale_a_weight_gradient(lower(*arguments))
     )
@@ -331,10 +331,3 @@ def test_a_program_that_cannot_be_run_is_bad_data_and_no_bug(
     result = run(fedss.commands.inspect.command, str(copy.directory), "--width", "20", "--check")
     assert isinstance(result.exception, ProgramError)
     assert exit_code_for(result.exception) is ExitCode.BAD_DATA
-
-
-def test_the_share_of_the_head_is_set_beside_the_papers_extractor(tmp_path: Path) -> None:
-    artifact = make_tiny_artifact(tmp_path / "artifact")
-    result = run(fedss.commands.inspect.command, str(artifact.directory), "--width", "20")
-    shown = " ".join(result.stdout.split())
-    assert "section 4.3 of the paper fit an extractor of 3.69 M parameters" in shown
