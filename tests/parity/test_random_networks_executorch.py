@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 
 import helpers.reference_kernels  # noqa: F401  # makes the operators of `ondevice/native` runnable in torch
 import pytest
