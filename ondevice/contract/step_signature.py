@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from math import isfinite
 from typing import Any, Literal, get_args
 
 import numpy as np
