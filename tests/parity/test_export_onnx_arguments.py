@@ -9,6 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from helpers.runtime_artifact import bounds_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -16,16 +17,19 @@ from export.onnx.lowering import lower_step
 from export.onnx.training_artifacts import lower as lower_for_training
 from export.proof.golden import expected_step, float64_copy
 from export.unsupported_operator import UnsupportedOperator
-from ondevice.backends import StepResult
 from ondevice.contract.golden_step import compare
+from ondevice.contract.step_signature import EXAMPLES, ArraySpec, Bounds
 from ondevice.contract.vocabulary import StepSpec
+from ondevice.model.extractors.extractor import Extractor
 from ondevice.model.train_step import TrainStep
 
 Body = Callable[[Tensor], Tensor]
 
 
-class Between(nn.Module):
+class Between(Extractor):
     """A convolution, what is to be tried, and the embedding."""
+
+    inputs = (ArraySpec("images", "feature", (EXAMPLES, 2, 9, 8)),)
 
     def __init__(self, body: Body) -> None:
         super().__init__()
@@ -47,17 +51,20 @@ def step_with(body: Body) -> TrainStep:
         return TrainStep(StepSpec("between", 5, (2, 9, 8)), Between(body))
 
 
+def lowered(lower: Callable[[TrainStep, Bounds], object], body: Body) -> None:
+    step = step_with(body)
+    lower(step, bounds_of(step.signature, 3, 8))
+
+
 def assert_right(body: Body) -> None:
     step = step_with(body)
     images = np.random.default_rng(0).standard_normal((3, 2, 9, 8), np.float32)
-    golden = expected_step(float64_copy(step), images, 6, seed=0)
-    session = onnxruntime.InferenceSession(lower_step(step, 3, 8), providers=["CPUExecutionProvider"])
+    golden = expected_step(float64_copy(step), {"images": images}, 6, seed=0)
+    program = lower_step(step, bounds_of(step.signature, 3, 8))
+    session = onnxruntime.InferenceSession(program, providers=["CPUExecutionProvider"])
     weights = {name: step.extractor.get_parameter(name).detach().numpy() for name in step.trainable}
-    data = {"columns": golden.columns, "adjust": golden.adjust, "images": images}
-    batch = {"labels": golden.batch.labels, "example_weight": golden.batch.example_weight}
-    loss, *gradients, of_columns = session.run(None, {**weights, **data, **batch})
-    found = StepResult(float(loss), dict(zip(step.trainable, gradients, strict=True)), of_columns)
-    comparison = compare(found, golden)
+    found = session.run(None, {**weights, **golden.inputs})
+    comparison = compare(dict(zip(step.signature.outputs, found, strict=True)), golden)
     assert comparison.passed, comparison.explain()
 
 
@@ -97,7 +104,7 @@ def test_max_pool(window: Window) -> None:
 @pytest.mark.parametrize("window", REFUSED, ids=str)
 def test_a_window_that_ends_far_outside_is_refused_by_name(window: Window) -> None:
     with pytest.raises(UnsupportedOperator, match=r"max_pool2d.*smaller than the kernel"):
-        lower_step(step_with(lambda x: F.max_pool2d(x, *window)), 3, 8)
+        lowered(lower_step, lambda x: F.max_pool2d(x, *window))
 
 
 @pytest.mark.parametrize(
@@ -116,9 +123,9 @@ def test_a_window_that_ends_far_outside_is_refused_by_name(window: Window) -> No
 )
 def test_what_a_formulation_does_not_know_is_refused_by_name(body: Body, named: str) -> None:
     with pytest.raises(UnsupportedOperator, match=rf"the model uses .*{named}"):
-        lower_step(step_with(body), 3, 8)
+        lowered(lower_step, body)
 
 
 def test_the_training_artifacts_refuse_the_same() -> None:
     with pytest.raises(UnsupportedOperator, match="native_group_norm"):
-        lower_for_training(step_with(lambda x: F.group_norm(x, 2)), 3, 8)
+        lowered(lower_for_training, lambda x: F.group_norm(x, 2))
