@@ -12,13 +12,16 @@ import argparse
 import tempfile
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
 from export.executorch.lowering import lower_step, program_calls
-from ondevice.contract.vocabulary import StepSpec
+from ondevice.contract.step_signature import EXAMPLES, ArraySpec, Bounds, rows_of
+from ondevice.contract.vocabulary import COLUMNS, StepSpec
 from ondevice.model.extractors import ARCHITECTURES, build_extractor
 from ondevice.model.train_step import TrainStep
 from ondevice.native.runtime.program import Program, instruction_set, set_threads
@@ -40,15 +43,14 @@ def main() -> None:
 
     spec = StepSpec(options.arch, image_shape=(3, options.image_size, options.image_size))
     step = TrainStep(spec, build_extractor(spec))
-    data = lower_step(step, options.micro_batch, MAX_WIDTH)
+    bounds = {EXAMPLES: options.micro_batch, rows_of(COLUMNS): MAX_WIDTH}
+    data = lower_step(step, bounds)
     calls = program_calls(data)
     set_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "step.pte"
         path.write_bytes(data)
-        microseconds = _measure(
-            Program(path, profiled=True), step, options.micro_batch, options.width, options.runs
-        )
+        microseconds = _measure(Program(path, profiled=True), step, bounds, options.width, options.runs)
     rows = [(microseconds[call.instruction], call.operator, call.sizes) for call in calls]
     total = sum(row[0] for row in rows)
 
@@ -71,28 +73,30 @@ def main() -> None:
     console.print(table)
 
 
-def _measure(program: Program, step: TrainStep, batch: int, width: int, runs: int) -> list[float]:
+def _measure(program: Program, step: TrainStep, bounds: Bounds, width: int, runs: int) -> list[float]:
     """Median microseconds of each instruction."""
     random = np.random.default_rng(0)
+    sizes = {**bounds, rows_of(COLUMNS): width}
     weights = [tensor.detach().numpy() for tensor in step.trainable_tensors()]
-    columns = random.standard_normal((width, step.spec.column_dim), np.float32)
-    images = random.standard_normal((batch, *step.spec.image_shape), np.float32)
-    labels = random.integers(0, width, batch)
-    inputs = [
-        *weights,
-        columns,
-        np.zeros(width, np.float32),
-        images,
-        labels,
-        np.full(batch, 1 / batch, np.float32),
-    ]
-    gradients = [np.empty_like(weight) for weight in weights]
-    outputs = [np.empty((), np.float32), *gradients, np.empty((MAX_WIDTH, step.spec.column_dim), np.float32)]
+    inputs = [*weights, *(_made_up(spec, sizes, random) for spec in step.signature.data)]
+    room = [np.empty(step.signature[name].sizes(bounds), np.float32) for name in step.signature.trained]
+    outputs = [np.empty((), np.float32), *room]
     measured = []
     for _ in range(runs):
         program.run(inputs, outputs)
         measured.append(program.profile())
     return [float(time) / 1000 for time in np.median(measured, axis=0)]
+
+
+def _made_up(spec: ArraySpec, sizes: Bounds, random: np.random.Generator) -> npt.NDArray[Any]:
+    shape = spec.sizes(sizes)
+    if spec.role == "example_weight":
+        return np.full(shape, np.float32(1 / sizes[EXAMPLES]))
+    if spec.positions_in is not None:
+        return random.integers(0, sizes[rows_of(spec.positions_in)], shape)
+    if spec.dtype == "float32":
+        return random.standard_normal(shape, np.float32)
+    return random.integers(0, 256, shape).astype(spec.dtype)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,9 @@ def embed_in_pieces(
 def _pieces(signature: StepSignature, features: Arrays, micro_batch: int) -> Iterator[tuple[Arrays, int]]:
     total = len(features[signature.features[0].name])
     bounds = {EXAMPLES: micro_batch}
-    for first in range(0, total, micro_batch):
+    for first in range(
+        0, max(1, total), micro_batch
+    ):  # no examples: a piece of padding gives no embeddings [0, d]
         piece = {spec.name: features[spec.name][first : first + micro_batch] for spec in signature.features}
         count = min(micro_batch, total - first)
         yield {spec.name: padded(spec, piece[spec.name], bounds) for spec in signature.features}, count

@@ -323,6 +323,8 @@ def _manifest_from_document(document: dict[str, Any]) -> Manifest:
         raise ValueError(f"bounds are given for {sorted(manifest.bounds)}; expected {sorted(symbols)}")
     for array in manifest.signature:
         check_array(array.name, array.sizes(manifest.bounds))
+    for parameter in manifest.parameters:  # the frozen ones are no inputs
+        check_array(parameter.name, parameter.shape)
     learning = {parameter.name: parameter.shape for parameter in manifest.parameters if parameter.trainable}
     if learning != manifest.signature.dense_shapes:
         raise ValueError("the trainable parameters are not the dense inputs of the signature")

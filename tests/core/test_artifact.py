@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from helpers.tiny_artifact import SPEC, make_tiny_artifact
 
-from ondevice.backends import StepResult
 from ondevice.backends.eager import initial_parameters
 from ondevice.backends.opening import open_backend
 from ondevice.contract import safetensors_file
@@ -27,7 +27,8 @@ from ondevice.contract.artifact import (
     write_artifact,
 )
 from ondevice.contract.golden_step import check_golden, compare
-from ondevice.contract.vocabulary import FloatArray
+from ondevice.contract.step_signature import gradient_of
+from ondevice.contract.vocabulary import COLUMNS, IMAGES, FloatArray
 from ondevice.tools.step_process import StepJob, StepProcess, StepProcessError
 
 
@@ -44,11 +45,26 @@ def test_an_artifact_reads_back_as_it_was_written(artifact: Artifact) -> None:
         np.testing.assert_array_equal(opened.initial()[name], value)
 
 
-def test_the_manifest_states_the_order_of_inputs_and_outputs(artifact: Artifact) -> None:
+def test_the_manifest_states_every_input_in_order(artifact: Artifact) -> None:
     document = json.loads((artifact.directory / MANIFEST).read_text())
+    assert document["version"] == 2
     names = list(initial_parameters(SPEC, 0))
-    assert document["inputs"] == [*names, "columns", "adjust", "images", "labels", "example_weight"]
-    assert document["outputs"] == ["loss", *(f"gradient/{name}" for name in names), "gradient/columns"]
+    entries = {entry["name"]: entry for entry in document["signature"]}
+    assert list(entries) == [*names, "columns", "adjust", "images", "labels", "example_weight"]
+    assert entries["images"] == {
+        "name": "images",
+        "role": "feature",
+        "shape": ["b", 1, 16, 16],
+        "dtype": "uint8",
+        "padding": 0.0,
+        "positions_in": None,
+    }
+    assert entries["labels"]["positions_in"] == "columns"
+    assert entries["adjust"]["padding"] == -1e9
+    assert entries["columns"]["shape"] == ["rows:columns", 8]
+    assert document["bounds"] == {"b": 4, "rows:columns": 64}
+    assert artifact.signature.outputs == ("loss", *map(gradient_of, names), "gradient/columns")
+    assert (artifact.micro_batch, artifact.max_width) == (4, 64)
 
 
 def test_eager_passes_its_golden_step_and_a_wrong_gradient_does_not(artifact: Artifact) -> None:
@@ -56,10 +72,9 @@ def test_eager_passes_its_golden_step_and_a_wrong_gradient_does_not(artifact: Ar
     backend = open_backend(artifact, "eager")
     weights = artifact.initial()
     assert check_golden(backend, weights, golden).passed
-    result = backend.step(weights, golden.columns, golden.adjust, golden.batch)
-    gradients = dict(result.extractor_gradients)
-    gradients["conv2.weight"] = gradients["conv2.weight"] * np.float32(1.0001)
-    comparison = compare(replace(result, extractor_gradients=gradients), golden)
+    outputs = dict(backend.step({**weights, **golden.inputs}))
+    outputs["gradient/conv2.weight"] = outputs["gradient/conv2.weight"] * np.float32(1.0001)
+    comparison = compare(outputs, golden)
     assert set(comparison.beyond) == {"conv2.weight"}
     assert "conv2.weight" in comparison.explain()
 
@@ -67,23 +82,29 @@ def test_eager_passes_its_golden_step_and_a_wrong_gradient_does_not(artifact: Ar
 @pytest.mark.parametrize("ignored", ["adjust", "example_weight"])
 def test_a_runtime_that_ignores_an_input_fails_its_golden_step(ignored: str, artifact: Artifact) -> None:
     golden = artifact.golden()
-    careless = (
-        replace(golden, adjust=np.zeros_like(golden.adjust))
-        if ignored == "adjust"
-        else replace(golden, batch=replace(golden.batch, example_weight=np.full(3, 1 / 3, np.float32)))
-    )
+    blank = {"adjust": np.zeros(7, np.float32), "example_weight": np.full(3, 1 / 3, np.float32)}[ignored]
+    assert golden.inputs[ignored].shape == blank.shape
+    careless = replace(golden, inputs={**golden.inputs, ignored: blank})
     backend = open_backend(artifact, "eager")
     assert not check_golden(backend, artifact.initial(), careless).passed
 
 
-def test_a_gradient_that_is_not_a_number_fails(artifact: Artifact) -> None:
+def test_a_result_that_is_not_a_number_fails(artifact: Artifact) -> None:
     golden = artifact.golden()
-    result = StepResult(
-        float("nan"),
-        {name: golden.gradients[name] for name in artifact.trainable},
-        golden.gradients["columns"],
-    )
-    assert set(compare(result, golden).beyond) == {"loss"}
+    gradients = {gradient_of(name): gradient for name, gradient in golden.gradients.items()}
+    assert compare({"loss": np.float32(golden.loss), **gradients}, golden).passed
+    assert set(compare({"loss": np.float32("nan"), **gradients}, golden).beyond) == {"loss"}
+    spoilt = {**gradients, "gradient/columns": gradients["gradient/columns"] * np.float32("nan")}
+    assert set(compare({"loss": np.float32(golden.loss), **spoilt}, golden).beyond) == {COLUMNS}
+
+
+def test_outputs_that_are_missing_or_out_of_order_are_no_step(artifact: Artifact) -> None:
+    golden = artifact.golden()
+    gradients = {gradient_of(name): gradient for name, gradient in golden.gradients.items()}
+    with pytest.raises(ValueError, match=r"the step gave .*; expected \['loss', "):
+        compare(gradients, golden)
+    with pytest.raises(ValueError, match=r"the step gave .*; expected \['loss', "):
+        compare({**gradients, "loss": np.float32(golden.loss)}, golden)
 
 
 def flip_a_byte(directory: Path) -> None:
@@ -96,13 +117,27 @@ def cut_short(directory: Path) -> None:
     (directory / GOLDEN).write_bytes((directory / GOLDEN).read_bytes()[:-1])
 
 
-def edit(change: Callable[[dict[str, object]], object]) -> Callable[[Path], None]:
+def edit(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
     def damage(directory: Path) -> None:
         document = json.loads((directory / MANIFEST).read_text())
         change(document)
         (directory / MANIFEST).write_text(json.dumps(document))
 
     return damage
+
+
+def edit_input(name: str, /, **fields: object) -> Callable[[Path], None]:
+    """Fields of the signature's entry for one input."""
+
+    def change(document: dict[str, Any]) -> None:
+        (entry,) = (entry for entry in document["signature"] if entry["name"] == name)
+        entry.update(fields)
+
+    return edit(change)
+
+
+def last_first(document: dict[str, Any]) -> None:
+    document["signature"].insert(0, document["signature"].pop())
 
 
 @pytest.mark.parametrize(
@@ -115,11 +150,59 @@ def edit(change: Callable[[dict[str, object]], object]) -> Callable[[Path], None
         (lambda directory: (directory / MANIFEST).write_text("{"), "is not JSON"),
         (lambda directory: (directory / MANIFEST).write_text("[]"), "does not describe a fedss-artifact"),
         (
-            edit(lambda document: document.update(version=2)),
-            "has format version 2; this program reads version 1",
+            edit(lambda document: document.update(version=1)),
+            r"has format version 1; this program reads version 2: .*export the artifact again",
         ),
+        (
+            edit(lambda document: document.update(version=3)),
+            r"has format version 3; this program reads version 2: update it",
+        ),
+        (
+            edit(lambda document: document.pop("version")),
+            "has format version None; this program reads version 2",
+        ),
+        (edit(lambda document: document.pop("signature")), r"is damaged: .*has no signature"),
+        (edit(lambda document: document.pop("bounds")), r"is damaged: .*has no bounds"),
         (edit(lambda document: document.pop("spec")), r"is damaged: .*has no spec"),
-        (edit(lambda document: document.update(micro_batch=0)), "micro_batch is 0"),
+        (edit(lambda document: document["bounds"].update(b=0)), "bounds.b is 0"),
+        (edit(lambda document: document["bounds"].update({"rows:columns": 0})), "bounds.rows:columns is 0"),
+        (
+            edit(lambda document: document["bounds"].pop("b")),
+            r"bounds are given for \['rows:columns'\]; expected",
+        ),
+        (
+            edit(lambda document: document["bounds"].update({"rows:other": 3})),
+            r"bounds are given for .*'rows:other'\]; expected \['b', 'rows:columns'\]",
+        ),
+        (edit(lambda document: document.update(bounds=[4, 64])), "bounds is a list; expected an object"),
+        (edit(lambda document: document.update(signature={})), "signature is an object; expected a list"),
+        (edit(lambda document: document.update(signature=[3])), r"signature\[0\] is 3; expected an object"),
+        (
+            edit(lambda document: document.update(signature=[])),
+            "exactly one input with the role example_weight",
+        ),
+        (
+            edit(lambda document: document["signature"].pop()),
+            "exactly one input with the role example_weight",
+        ),
+        (edit(lambda document: document["signature"].pop(0)), "are not the dense inputs of the signature"),
+        (edit(last_first), "roles are .*; expected dense, table, side"),
+        (edit(lambda document: document["signature"][0].pop("padding")), r"signature\[0\] has no padding"),
+        (edit_input(IMAGES, name="columns"), "expected every name once"),
+        (edit_input(IMAGES, more=1), "has the unknown field 'more'"),
+        (edit_input(IMAGES, name="[red]images"), "without brackets"),
+        (edit_input(IMAGES, role="image"), "role is 'image'; expected one of dense"),
+        (edit_input(IMAGES, dtype="float16"), "dtype is 'float16'; expected one of float32"),
+        (edit_input(IMAGES, shape="wide"), "shape is text; expected a list"),
+        (edit_input(IMAGES, shape=["b", -1]), "shape is -1; expected a whole number"),
+        (edit_input(IMAGES, shape=["b", 1, 1, 1, 1, 1, 1]), "7 dimensions; at most 6"),
+        (edit_input(IMAGES, shape=["batch", 1]), "size is 'batch'; expected a number, 'b' or 'rows:TABLE'"),
+        (edit_input(IMAGES, shape=["rows:more"]), "images speaks of a table that is no input"),
+        (edit_input(IMAGES, shape=["b", 1 << 40]), "images would have the shape"),
+        (edit_input("adjust", padding=None), "padding is None; expected a finite number"),
+        (edit_input("labels", positions_in="more"), "labels speaks of a table that is no input"),
+        (edit_input("labels", positions_in=3), "positions_in is 3; expected text"),
+        (edit_input("conv1.weight", shape=[3, 3]), "are not the dense inputs of the signature"),
         (
             edit(lambda document: document.update(files={"../outside": {"size": 1, "sha256": ""}})),
             "leads out of the artifact",
@@ -131,17 +214,20 @@ def edit(change: Callable[[dict[str, object]], object]) -> Callable[[Path], None
             edit(lambda document: document.update(version="9" * 5000)),
             "has format version 99999999999999999999;",
         ),
-        (edit(lambda document: document.update(micro_batch=1 << 40)), "a micro-batch would have the shape"),
-        (edit(lambda document: document.update(micro_batch=10**400)), "micro_batch is a number of"),
+        (edit(lambda document: document["bounds"].update(b=1 << 40)), "images would have the shape"),
+        (edit(lambda document: document["bounds"].update(b=10**400)), "bounds.b is a number of"),
         (
-            edit(lambda document: document.update(micro_batch=4.0)),
-            "micro_batch is 4.0; expected a whole number",
+            edit(lambda document: document["bounds"].update(b=4.0)),
+            "bounds.b is 4.0; expected a whole number",
         ),
         (
-            edit(lambda document: document.update(micro_batch=True)),
-            "micro_batch is True; expected a whole number",
+            edit(lambda document: document["bounds"].update(b=True)),
+            "bounds.b is True; expected a whole number",
         ),
-        (edit(lambda document: document.update(max_width=1 << 31)), "the columns would have the shape"),
+        (
+            edit(lambda document: document["bounds"].update({"rows:columns": 1 << 31})),
+            "columns would have the shape",
+        ),
         (edit(lambda document: document.update(operators=[1])), "operators is a list; expected an object"),
         (edit(lambda document: document.update(operators={"a": 3})), "operators.a is 3; expected an object"),
         (edit(lambda document: document.update(operators={"a": {"b": "c"}})), "operators.a.b is text"),
@@ -153,21 +239,36 @@ def edit(change: Callable[[dict[str, object]], object]) -> Callable[[Path], None
         (edit(lambda document: document.update(memory={})), "memory is an object; expected a list"),
         (edit(lambda document: document.update(parity={"a": {"passed": 1}})), "worst_relative_error"),
         (
-            edit(lambda document: document["parameters"][0].update(shape=[1 << 40])),  # type: ignore[index]
+            edit(lambda document: document["parameters"][0].update(shape=[1 << 40])),
             "would have the shape",
         ),
         (
-            edit(lambda document: document["parameters"][0].update(shape="wide")),  # type: ignore[index]
+            edit(lambda document: document["parameters"][0].update(shape="wide")),
             "shape is text; expected a list",
         ),
         (
-            edit(lambda document: document["spec"].update(image_shape=[1, 8])),  # type: ignore[attr-defined]
+            edit(lambda document: document["spec"].update(image_shape=[1, 8])),
             "image_shape",
         ),
         (
-            edit(lambda document: document["spec"].update(more=1)),  # type: ignore[attr-defined]
+            edit(lambda document: document["spec"].update(more=1)),
             "spec has the unknown field 'more'",
         ),
+        (edit(lambda document: document["spec"].pop("pixel_mean")), "spec has no pixel_mean"),
+        (
+            edit(lambda document: document["spec"].update(pixel_mean=[0.5, 0.5])),
+            "pixel_mean has 2 entries; expected 1",
+        ),
+        (
+            edit(lambda document: document["spec"].update(pixel_mean=["grey"])),
+            "pixel_mean is text; expected a finite",
+        ),
+        (
+            edit(lambda document: document["spec"].update(pixel_deviation=[0])),
+            "pixel_deviation is .*expected positive",
+        ),
+        (edit(lambda document: document["spec"].update(pixel_deviation=[])), "pixel_deviation has 0 entries"),
+        (edit(lambda document: document["spec"].update(objective=3)), "spec.objective is 3; expected text"),
     ],
 )
 def test_a_damaged_artifact_is_refused_with_the_reason(
@@ -185,15 +286,35 @@ def test_a_damaged_artifact_is_refused_with_the_reason(
         ("eager_distance", lambda values: np.full_like(values, np.nan), "eager_distance of .* is nan"),
         ("eager_distance", lambda values: values[:-1], "golden step"),
         ("eager_distance", lambda values: values[0], "golden step"),
-        ("labels", lambda values: values + 7, "labels are not positions among the 7 columns"),
-        ("labels", lambda values: values.astype(np.float32), "golden step"),
-        ("columns", lambda values: values[:, :-1], "columns is float32"),
-        ("columns", lambda values: np.tile(values, (20, 1)), "columns have the shape"),
-        ("images", lambda values: values[:, :, :-1], "images is float32"),
-        ("adjust", lambda values: values[:-1], "adjust is float32"),
-        ("gradient/conv2.weight", lambda values: values[:-1], "gradient/conv2.weight is float32"),
-        ("gradient/conv2.weight", lambda values: values * np.inf, "all finite"),
-        ("loss", lambda values: values[:0], "golden step"),
+        ("input/labels", lambda values: values + 7, "expected positions among the 7 rows of columns"),
+        (
+            "input/labels",
+            lambda values: values.astype(np.float32),
+            r"labels is float32 \[3\]; the step takes int64",
+        ),
+        ("input/columns", lambda values: values[:, :-1], r"columns is float32 \[7, 7\]; the step takes"),
+        (
+            "input/columns",
+            lambda values: np.tile(values, (20, 1)),
+            r"adjust is float32 \[7\]; .*rows:columns = 140",
+        ),
+        ("input/images", lambda values: values[:, :, :-1], r"images is uint8 \[3, 1, 15, 16\]"),
+        (
+            "input/images",
+            lambda values: values.astype(np.float32),
+            r"images is float32 .*; the step takes uint8",
+        ),
+        (
+            "input/images",
+            lambda values: np.tile(values, (2, 1, 1, 1)),
+            r"labels is int64 \[3\]; .*with b = 6",
+        ),
+        ("input/adjust", lambda values: values[:-1], r"adjust is float32 \[6\]"),
+        ("input/adjust", lambda values: values * np.inf, "adjust holds NaN or infinity"),
+        ("output/gradient/conv2.weight", lambda values: values[:-1], "gradient/conv2.weight is float32"),
+        ("output/gradient/conv2.weight", lambda values: values * np.inf, "holds NaN or infinity"),
+        ("output/loss", lambda values: values[:0], "golden step"),
+        ("output/loss", lambda values: values * np.nan, "golden step"),
     ],
 )
 def test_a_golden_step_that_proves_nothing_is_refused(
@@ -206,6 +327,17 @@ def test_a_golden_step_that_proves_nothing_is_refused(
         artifact.directory, artifact.manifest, {GOLDEN: safetensors_file.to_bytes(changed, {})}
     )
     with pytest.raises(ArtifactError, match=message):
+        spoilt.golden()
+
+
+@pytest.mark.parametrize("name", ["input/images", "output/loss", "output/gradient/columns", "eager_distance"])
+def test_a_golden_step_that_lacks_a_tensor_is_refused_by_its_name(name: str, artifact: Artifact) -> None:
+    tensors, _ = safetensors_file.read_file(artifact.path(GOLDEN))
+    rest = {kept: np.array(value) for kept, value in tensors.items() if kept != name}
+    spoilt = write_artifact(
+        artifact.directory, artifact.manifest, {GOLDEN: safetensors_file.to_bytes(rest, {})}
+    )
+    with pytest.raises(ArtifactError, match=f"has no tensor '{name}'; export it again"):
         spoilt.golden()
 
 

@@ -25,7 +25,9 @@ TIMM_STAGES = {"mobilenet_v3_large": (1, 2, 3, 4, 2, 3), "mobilenet_v3_small": (
 
 @pytest.fixture(params=["mobilenet_v3_large", "mobilenet_v3_small"])
 def spec(request: pytest.FixtureRequest) -> StepSpec:
-    return StepSpec(request.param, image_shape=(3, 32, 32))
+    """With the pixels of ImageNet, on which such weights are trained."""
+    mean, deviation = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    return StepSpec(request.param, image_shape=(3, 32, 32), pixel_mean=mean, pixel_deviation=deviation)
 
 
 def test_a_torchvision_checkpoint_gives_the_same_features(spec: StepSpec, tmp_path: Path) -> None:
@@ -120,10 +122,13 @@ def assert_same_features(spec: StepSpec, theirs: nn.Module, directory: Path) -> 
         for name, child in list(module.named_children()):
             if isinstance(child, nn.GroupNorm):
                 setattr(module, name, ScaleAndBias(child))
-    images = torch.randn(2, *spec.image_shape)
+    images = torch.randint(256, (2, *spec.image_shape), dtype=torch.uint8)
+    mean, deviation = (
+        torch.tensor(values)[:, None, None] for values in (spec.pixel_mean, spec.pixel_deviation)
+    )
     with torch.no_grad():
-        expected = theirs.eval()(images)
-        found = ours.last(ours.blocks(ours.stem(images))).mean((2, 3))
+        expected = theirs.eval()((images / 255 - mean) / deviation)
+        found = ours.last(ours.blocks(ours.stem(ours.pixels(images)))).mean((2, 3))
     assert expected.abs().max() > 1e-3  # the comparison below would also hold between two dead networks
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -79,12 +81,25 @@ class _Pixels(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    """The operator alone, with constants as inputs, so that they can be wrong."""
+def exported() -> bytes:
+    """The operator alone, with its constants as inputs, so that they can be wrong."""
     example = (torch.zeros(2, 3, 5, 7, dtype=torch.uint8), torch.zeros(3, 1, 1), torch.zeros(3, 1, 1))
-    path = tmp_path_factory.mktemp("pixels") / "pixels.pte"
-    path.write_bytes(_to_program(fx.symbolic_trace(_Pixels()), example, (None, None, None)))
-    return Program(path)
+    return _to_program(fx.symbolic_trace(_Pixels()), example, (None, None, None))
+
+
+def claiming(exported: bytes, at: int, array: Array) -> bytes:
+    """The program with another type and shape written into it for an input: no exporter would make it."""
+    from executorch.exir._serialize import _program
+    from executorch.exir.scalar_type import ScalarType
+
+    file = _program.deserialize_pte_binary(exported)
+    plan = file.program.execution_plan[0]
+    tensor = plan.values[plan.inputs[at]].val
+    tensor.sizes, tensor.dim_order = list(array.shape), list(range(array.ndim))
+    tensor.scalar_type = {"uint8": ScalarType.BYTE, "int64": ScalarType.LONG, "float32": ScalarType.FLOAT}[
+        array.dtype.name
+    ]
+    return bytes(_program.serialize_pte_binary(file))
 
 
 def inputs() -> list[Array]:
@@ -93,10 +108,11 @@ def inputs() -> list[Array]:
     return [random.integers(0, 256, (2, 3, 5, 7), np.uint8), *constants]
 
 
-def test_the_operator_computes_what_numpy_does(program: Program) -> None:
+def test_the_operator_computes_what_numpy_does(exported: bytes, tmp_path: Path) -> None:
+    (tmp_path / "pixels.pte").write_bytes(exported)
     images, scale, shift = inputs()
     out = np.full(images.shape, np.nan, np.float32)
-    program.run([images, scale, shift], [out])
+    Program(tmp_path / "pixels.pte").run([images, scale, shift], [out])
     expected = images * scale.astype(np.float64) - shift
     np.testing.assert_allclose(out, expected, rtol=1e-6, atol=1e-5)
 
@@ -107,18 +123,25 @@ def test_the_operator_computes_what_numpy_does(program: Program) -> None:
         (0, np.zeros((2, 3, 5, 7), np.float32)),
         (0, np.zeros((2, 3, 5, 7), np.int64)),
         (0, np.zeros((2, 4, 5, 7), np.uint8)),
+        (0, np.zeros((3, 2, 5, 7), np.uint8)),
         (0, np.zeros((6, 5, 7), np.uint8)),
         (1, np.zeros((1, 1, 1), np.float32)),
+        (1, np.zeros((1, 3, 1), np.float32)),
         (1, np.zeros((3,), np.float32)),
         (2, np.zeros((4, 1, 1), np.float32)),
         (2, np.zeros((3, 1, 1), np.int64)),
     ],
+    ids=lambda value: f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else str(value),
 )
-def test_wrong_types_and_shapes_are_refused(program: Program, at: int, wrong: Array) -> None:
+def test_the_operator_refuses_what_it_was_not_made_for(
+    exported: bytes, at: int, wrong: Array, tmp_path: Path
+) -> None:
+    (tmp_path / "pixels.pte").write_bytes(claiming(exported, at, wrong))
     given = inputs()
     given[at] = wrong
-    with pytest.raises(ProgramError):
-        program.run(given, [np.empty((2, 3, 5, 7), np.float32)])
+    # Of the operator itself (InvalidArgument), not of the runtime that hands it its arguments.
+    with pytest.raises(ProgramError, match=r"cannot run: .*ExecuTorch error 18"):
+        Program(tmp_path / "pixels.pte").run(given, [np.empty((2, 3, 5, 7), np.float32)])
 
 
 @pytest.mark.parametrize(
