@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from fedss.api.callbacks import Advance, Stop, never
+from fedss.api.callbacks import Advance
 from fedss.api.exported_step import EAGER
 from fedss.api.places import ON_DEVICES
 from fedss.api.runs import (
@@ -147,17 +147,14 @@ def command(
 
 
 class _Display:
-    """What a person sees while it runs, one live bar at a time, and how Ctrl-C is heard once rounds have begun."""
+    """What a person sees while it runs, one live bar at a time, and how Ctrl-C is heard while there are rounds."""
 
     def __init__(self) -> None:
         self._phase = ExitStack()
         self._start: RunStart | None = None
         self._advance: Advance | None = None
         self._show_round: Callable[[RoundRecord], None] | None = None
-        self._asked: Stop = never
-
-    def stop_requested(self) -> bool:
-        return self._asked()
+        self._asked_to_stop = False
 
     def on_data(self, done: int, total: int) -> None:
         if self._advance is None:
@@ -169,12 +166,23 @@ class _Display:
         self._start, self._advance = start, None
         if start.name:
             log.print(Text(f"{start.number} of {start.total}", "bold"), f" {start.name}")
-        self._asked = self._phase.enter_context(_stop_on_interrupt())
+        self._phase.enter_context(_heard_interrupt(self._ask_to_stop))
         self._show_round = self._phase.enter_context(_round_progress(start.experiment))
 
     def on_round(self, line: RoundRecord) -> None:
         assert self._show_round is not None
+        assert self._start is not None
         self._show_round(line)
+        if line.round + 1 == self._start.experiment.server.rounds:
+            self._phase.close()  # what comes next, such as another export, ends at Ctrl-C as anything does
+
+    def stop_requested(self) -> bool:
+        """Remembered from run to run: who pressed Ctrl-C in a run's last round does not want the next one."""
+        return self._asked_to_stop
+
+    def _ask_to_stop(self) -> None:
+        self._asked_to_stop = True
+        log.print("stopping after the clients that are training now; Ctrl-C again ends at once")
 
     def on_note(self, what: str) -> None:
         log.print(what, style="dim", soft_wrap=True)
@@ -269,18 +277,15 @@ def _round_progress(experiment: Experiment) -> Iterator[Callable[[RoundRecord], 
 
 
 @contextmanager
-def _stop_on_interrupt() -> Iterator[Callable[[], bool]]:
+def _heard_interrupt(hear: Callable[[], None]) -> Iterator[None]:
     """The first Ctrl-C asks the run to stop at the next safe moment; the second ends it at once."""
-    asked = False
 
-    def ask(signum: int, frame: object) -> None:  # noqa: ARG001 - the signature that signal.signal calls
-        nonlocal asked
-        asked = True
-        log.print("stopping after the clients that are training now; Ctrl-C again ends at once")
+    def heard(signum: int, frame: object) -> None:  # noqa: ARG001 - the signature that signal.signal calls
         signal.signal(signal.SIGINT, before)
+        hear()
 
-    before = signal.signal(signal.SIGINT, ask)
+    before = signal.signal(signal.SIGINT, heard)
     try:
-        yield lambda: asked
+        yield
     finally:
         signal.signal(signal.SIGINT, before)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from fedss.api.runs import RunStart
 from fedss.command_line import main
+from fedss.commands.simulate import _Display
+from server_sim.experiment import load_experiment
+from server_sim.runs.records import round_record
 
 
 def fedss(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -70,6 +75,24 @@ def test_wrong_usage_is_named_and_exits_with_2(
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_in_the_last_round_of_a_run_stops_the_table(tmp_path: Path) -> None:
+    experiment = load_experiment("glyphs-tiny", ["server.rounds=1"])
+    last = round_record({"round": 0, "mean_loss": 1.0}, experiment)
+    with _Display() as display:
+        display.on_run(RunStart(tmp_path, experiment, "fedss-2/seed-0", 1, 2))
+        assert not display.stop_requested()
+        signal.raise_signal(signal.SIGINT)
+        display.on_round(last)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, (
+            "between two runs it is Python's"
+        )
+        display.on_run(RunStart(tmp_path, experiment, "fedss-2/seed-1", 2, 2))
+        assert display.stop_requested()
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
 
 
 @pytest.mark.slow
