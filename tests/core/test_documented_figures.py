@@ -6,11 +6,16 @@ A table is claimed by a comparison here, or stands in `WITHOUT_MEASUREMENTS`: a 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ondevice.contract.vocabulary import StepSpec
+from ondevice.model.extractors import build_extractor
+from ondevice.model.train_step import TrainStep
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -20,7 +25,6 @@ Cells = list[str]
 Row = dict[str, Any]
 
 WITHOUT_MEASUREMENTS = {
-    ("docs/architecture.md", "role"),
     ("docs/architecture.md", "folder"),
     ("docs/data.md", "column"),
     ("docs/devices.md", "key"),
@@ -187,7 +191,15 @@ def what_learns() -> tuple[Cells, list[Cells]]:
 
 
 def peaks_on_devices() -> tuple[Cells, list[Cells]]:
-    sizes = [(96, 4, 1), (96, 4, 170), (96, 4, 1024), (224, 4, 170), (224, 4, 1024), (224, 1, 170), (224, 1, 1024)]
+    sizes = [
+        (96, 4, 1),
+        (96, 4, 170),
+        (96, 4, 1024),
+        (224, 4, 170),
+        (224, 4, 1024),
+        (224, 1, 170),
+        (224, 1, 1024),
+    ]
     on_devices = [row for row in rows_of("bench-devices") if row["device"]["name"] == "emulator"]
     rows = []
     for size, micro_batch, width in sizes:
@@ -220,8 +232,20 @@ def instructions() -> tuple[Cells, list[Cells]]:
     return ["million instructions: classes", *runtimes], rows
 
 
+def inputs_of_the_step() -> tuple[Cells, list[Cells]]:
+    """Not measured, but as easily out of date."""
+    spec = StepSpec("three_convolutions", embedding_dim=64, image_shape=(1, 32, 32))
+    signature = TrainStep(spec, build_extractor(spec)).signature
+    first, *_, last = signature.dense
+    names = f"`{first.name}` ... `{last.name}` ({len(signature.dense)})"
+    rows = [["dense", names, "float32, each its own", ""]]
+    rows += [[spec.role, f"`{spec.name}`", spec.describe(), f"{spec.padding:g}"] for spec in signature.data]
+    return ["role", "name", "type and shape", "padding"], rows
+
+
 CLAIMS: dict[str, list[Callable[[], tuple[Cells, list[Cells]]]]] = {
     "README.md": [table_1_in_short],
+    "docs/architecture.md": [inputs_of_the_step],
     "docs/measurements.md": [
         table_1,
         table_2,
@@ -248,3 +272,13 @@ def test_every_table_is_compared_or_measures_nothing() -> None:
     compared = {(page, claim()[0][0]) for page, claims in CLAIMS.items() for claim in claims}
     assert not compared & WITHOUT_MEASUREMENTS
     assert set(tables()) == compared | WITHOUT_MEASUREMENTS
+
+
+@pytest.mark.parametrize("heading", ["In this process", "With a device"])
+def test_the_walk_of_a_class_id_is_counted_as_it_is_listed(heading: str) -> None:
+    _, _, text = (ROOT / "docs" / "architecture.md").read_text().partition(f"\n### {heading}\n")
+    text, _, _ = text.partition("\n### ")
+    files = re.findall(r"^\d+\. `([^`]+)`", text, re.MULTILINE)
+    assert all((ROOT / file).is_file() for file in files), files
+    back = len(files) - len(set(files))
+    assert f"\n{len(set(files))} files in {len(files) - 1} jumps, {back} of them back to a file" in text
