@@ -27,6 +27,7 @@ from ondevice.contract.vocabulary import COLUMNS, FloatArray, RoundPlan, StepSpe
 from ondevice.model.extractors import ARCHITECTURES
 from ondevice.model.objectives import OBJECTIVES
 from server_sim.data.population import Population, open_population
+from server_sim.engines import ENGINES, EngineSettings, open_engine
 from server_sim.engines.in_process import InProcessLink
 from server_sim.engines.simulated_clients import SimulatedClients
 from server_sim.experiment import load_experiment
@@ -52,7 +53,7 @@ def blocks(language: str) -> dict[str, list[str]]:
 
 @pytest.fixture(autouse=True)
 def registries_as_before() -> Iterator[None]:
-    registries: list[dict[str, Any]] = [ARCHITECTURES, OBJECTIVES, SAMPLERS, SCHEMES]
+    registries: list[dict[str, Any]] = [ARCHITECTURES, ENGINES, OBJECTIVES, SAMPLERS, SCHEMES]
     before = [dict(registry) for registry in registries]
     yield
     for registry, members in zip(registries, before, strict=True):
@@ -206,20 +207,22 @@ def test_the_data_set_of_the_page_is_what_it_says_and_is_trained_on(
 def test_the_engine_of_the_page_leads_to_the_same_bytes(example: ModuleType) -> None:
     opened: list[int] = []
 
-    def states(with_link: bool) -> list[bytes]:
+    def state_after_a_round(of_the_page: bool) -> list[bytes]:
         tiny = TinyFederation()
 
         def open_client(client_id: int) -> Client:
             opened.append(client_id)
             return tiny.client(client_id)
 
-        link = example.LastFirstLink(open_client, at_once=2) if with_link else tiny.link()
-        report = run_round(tiny.state, tiny_plan(), [3, 0, 2, 1], link, tiny.aggregator())
+        name = "last-first" if of_the_page else "in-process"
+        with open_engine(name, lambda: open_client, EngineSettings(workers=2)) as link:
+            assert isinstance(link, example.LastFirstLink) == of_the_page
+            report = run_round(tiny.state, tiny_plan(), [3, 0, 2, 1], link, tiny.aggregator())
         assert report.num_updates == 4
         return state_bytes(tiny)
 
-    assert states(with_link=True) == states(with_link=False)
-    assert opened == [0, 3, 1, 2]
+    assert state_after_a_round(of_the_page=True) == state_after_a_round(of_the_page=False)
+    assert opened == [0, 3, 1, 2, 3, 0, 2, 1]
 
 
 @of_section("An engine")

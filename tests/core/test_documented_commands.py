@@ -1,10 +1,12 @@
-"""README and docs can be followed: every fenced command parses, every file they name is there, and lines fit a screen."""
+"""What people read can be followed: every fenced command parses, every file they name is there, and lines fit a screen."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from server_sim.experiment import experiment_names, load_experiment
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 WITH_COMMANDS = [*PAGES, ROOT / "results" / "README.md"]
+PROSE = [*WITH_COMMANDS, ROOT / "CHANGELOG.md"]
 LONGEST_LINE = 120
 PROGRAMS = ("fedss", "make", "python", "pip")
 WrongUsage = typer.BadParameter.__mro__[1]
@@ -54,7 +57,9 @@ def of_program(*start: str) -> pytest.MarkDecorator:
     first = list(start)
     chosen = [(place, words[len(first) :]) for place, words in commands() if words[: len(first)] == first]
     assert chosen, start
-    return pytest.mark.parametrize("words", [words for _, words in chosen], ids=[place for place, _ in chosen])
+    return pytest.mark.parametrize(
+        "words", [words for _, words in chosen], ids=[place for place, _ in chosen]
+    )
 
 
 def parsed(words: list[str]) -> dict[str, Any]:
@@ -80,7 +85,7 @@ def test_a_command_has_the_options_and_arguments_that_the_page_gives_it(words: l
 @of_program("fedss", "simulate")
 def test_a_simulated_experiment_exists_and_has_the_fields_that_are_set(words: list[str]) -> None:
     assert words[0] in experiment_names()
-    settings = [value for option, value in zip(words, words[1:], strict=False) if option == "--set"]
+    settings = [value for option, value in pairwise(words) if option == "--set"]
     load_experiment(words[0], settings)
 
 
@@ -98,6 +103,20 @@ def test_a_python_program_is_there(words: list[str]) -> None:
     assert (ROOT / program).is_file()
 
 
+@of_program("pip", "install", "--editable")
+def test_this_project_is_installed_with_extras_that_it_has(words: list[str]) -> None:
+    (project,) = words
+    path, _, extras = project.rstrip("]").partition("[")
+    assert (ROOT / path / "pyproject.toml").is_file()
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(extras.split(",")) <= {*known, ""}
+
+
+def test_every_fenced_command_is_of_a_kind_that_is_tested() -> None:
+    for place, words in commands():
+        assert words[0] != "pip" or words[1:3] == ["install", "--editable"], f"{place}: nothing tests {words}"
+
+
 def test_wrong_commands_are_found_wrong() -> None:
     for wrong in (
         ["export", "--image-sizes", "96"],
@@ -113,14 +132,14 @@ def test_wrong_commands_are_found_wrong() -> None:
             parsed(wrong)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", PROSE, ids=name_of)
 def test_a_verb_in_a_sentence_exists(page: Path) -> None:
     for number, line, fenced in lines_of(page):
         for verb in [] if fenced else re.findall(r"`fedss ([a-z-]+)", line):
             assert verb in VERBS, f"{name_of(page)}:{number}: there is no verb {verb!r}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", PROSE, ids=name_of)
 def test_every_link_leads_somewhere(page: Path) -> None:
     for target, anchor in re.findall(r"\]\(([^)#]*)(#[^)]*)?\)", page.read_text()):
         if target.startswith("https://"):
@@ -135,14 +154,14 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             assert anchor in anchors, f"{name_of(page)} links to {target}{anchor}, which is no heading there"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", PROSE, ids=name_of)
 def test_every_file_that_is_named_is_there(page: Path) -> None:
     folders = "fedss|ondevice|export|server_sim|android_harness|tests|results|benchmarks|examples|docs"
     for path in re.findall(rf"`((?:{folders})/[\w./-]*)`", page.read_text()):
         assert (ROOT / path).exists(), f"{name_of(page)} names {path}, which is not there"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", PROSE, ids=name_of)
 def test_lines_fit_a_screen_and_hold_one_sentence(page: Path) -> None:
     for number, line, fenced in lines_of(page):
         if fenced or line.startswith("|"):
@@ -156,7 +175,9 @@ def test_lines_fit_a_screen_and_hold_one_sentence(page: Path) -> None:
 def test_the_python_example_of_the_readme_compiles_and_uses_what_the_library_has() -> None:
     import fedss
 
-    (code,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    (code,) = re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
     compile(code, "README.md", "exec")
     used = set(re.findall(r"\bfedss\.(\w+)", code))
     assert {"simulate", "report", "export"} <= used
