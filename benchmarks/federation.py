@@ -21,8 +21,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from ondevice.client.class_sampling import sample_classes
-from server_sim.server.column_table import ColumnTable
 
 from ondevice.backends.eager import EagerBackend, initial_parameters
 from ondevice.client.client import Client
