@@ -16,7 +16,8 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,7 @@ from ondevice.contract.vocabulary import (
     IMAGES,
     ClientUpdate,
     ExampleSet,
+    FloatArray,
     LocalTraining,
     RoundPlan,
     Rows,
@@ -55,12 +57,32 @@ BLOCK_BYTES = CLIENTS * WIDTH * DIM * 4
 """All the columns that the clients of a round hold."""
 
 
+@dataclass(frozen=True)
+class Figure:
+    """A ratio that was measured, and the most or the least that it should be."""
+
+    figure: str
+    ratio: float
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @property
+    def target(self) -> str:
+        return f"at most {self.at_most:.2f}" if self.at_least is None else f"at least {self.at_least:.2f}"
+
+    @property
+    def missed(self) -> bool:
+        if self.at_most is not None and self.ratio > self.at_most:
+            return True
+        return self.at_least is not None and self.ratio < self.at_least
+
+
 def fedss_plan(num_classes: int, num_negatives: int, training: LocalTraining) -> RoundPlan:
     sampler = Choice("uniform_negatives", {"num_negatives": num_negatives})
     return RoundPlan(0, {COLUMNS: num_classes}, sampler, Choice("uniform"), local_training=training)
 
 
-def interleaved(contenders: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
+def interleaved(contenders: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
     """Median CPU seconds of each, taken in turns so that a slow spell of the machine meets all of them."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(repeats + 2):
@@ -96,13 +118,13 @@ class ColumnPath:
         self._round += 1
 
 
-def column_path(repeats: int) -> list[dict[str, object]]:
+def column_path(repeats: int) -> list[Figure]:
     """a and b.  Bytes are counted as memcpy counts them, one read and one write as one byte moved: a gather is 1; taking
     an update into the sums is 1 (at n = 1,000,000 hardly any column comes twice); dividing them is 1; applying them reads
     two and writes one, 1.5; the moments of FedAvgM are read with the slice (0.5) and read and written when applied (1)."""
     source = np.ones(16 << 20, np.float32)
     target = np.empty_like(source)
-    rows: list[dict[str, object]] = []
+    rows: list[Figure] = []
     for optimizer, blocks_moved in ((FedAvg(), 4.5), (FedAvgM(), 6.0)):
         small, large = ColumnPath(10_000, optimizer), ColumnPath(1_000_000, optimizer)
         seconds = interleaved(
@@ -111,20 +133,13 @@ def column_path(repeats: int) -> list[dict[str, object]]:
         name = type(optimizer).__name__
         bandwidth = blocks_moved * BLOCK_BYTES / seconds["large"]
         memcpy = source.nbytes / seconds["memcpy"]
-        rows.append(
-            {
-                "figure": f"a {name}: n = 1,000,000 / n = 10,000",
-                "ratio": seconds["large"] / seconds["small"],
-                "at_most": 1.5,
-            }
-        )
-        rows.append(
-            {"figure": f"b {name}: columns moved / memcpy", "ratio": bandwidth / memcpy, "at_least": 1 / 3}
-        )
+        growth = seconds["large"] / seconds["small"]
+        rows.append(Figure(f"a {name}: n = 1,000,000 / n = 10,000", growth, at_most=1.5))
+        rows.append(Figure(f"b {name}: columns moved / memcpy", bandwidth / memcpy, at_least=1 / 3))
     return rows
 
 
-def simulated_round(repeats: int) -> list[dict[str, object]]:
+def simulated_round(repeats: int) -> list[Figure]:
     """c: 8 clients of 130 images, as in glyphs-2028, with the extractor of the glyphs experiments."""
     torch.set_num_threads(1)
     num_classes, num_clients = 2028, 8
@@ -140,7 +155,7 @@ def simulated_round(repeats: int) -> list[dict[str, object]]:
     plan = fedss_plan(num_classes, 80, LocalTraining(learning_rate=0.05))
     backend = EagerBackend(spec, initial)
 
-    def federated() -> dict[str, np.ndarray]:
+    def federated() -> dict[str, FloatArray]:
         dense = {name: value.copy() for name, value in initial.items()}
         state = ServerState.fresh(FedAvg(), dense, {COLUMNS: columns.copy()})
         link = InProcessLink(lambda k: Client(k, data[k], k, lambda: backend))
@@ -149,7 +164,7 @@ def simulated_round(repeats: int) -> list[dict[str, object]]:
         run_round(state, plan, range(num_clients), link, aggregator)
         return state.dense
 
-    def bare_loop() -> dict[str, np.ndarray]:
+    def bare_loop() -> dict[str, FloatArray]:
         """The same steps in as few lines of torch as possible: no wire, no server, but the mean that checks the result."""
         mean = {name: np.zeros_like(value) for name, value in initial.items()}
         for k, examples in enumerate(data):
@@ -179,16 +194,9 @@ def simulated_round(repeats: int) -> list[dict[str, object]]:
     ours, theirs = federated(), bare_loop()
     for name, value in ours.items():
         assert np.linalg.norm(value - theirs[name]) < 1e-3 * np.linalg.norm(value - initial[name]), name
-    seconds = interleaved(
-        {"federated": lambda: federated() and None, "bare": lambda: bare_loop() and None}, repeats
-    )  # type: ignore[func-returns-value]
-    return [
-        {
-            "figure": "c simulated round / bare torch loop",
-            "ratio": seconds["federated"] / seconds["bare"],
-            "at_most": 1.25,
-        }
-    ]
+    seconds = interleaved({"federated": federated, "bare": bare_loop}, repeats)
+    ratio = seconds["federated"] / seconds["bare"]
+    return [Figure("c simulated round / bare torch loop", ratio, at_most=1.25)]
 
 
 def server_peak(num_clients: int) -> None:
@@ -220,15 +228,13 @@ def server_peak(num_clients: int) -> None:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
-def server_memory() -> list[dict[str, object]]:
+def server_memory() -> list[Figure]:
     """d"""
     peaks = {}
     for num_clients in (8, 256):
         command = [sys.executable, __file__, "--server-peak", str(num_clients)]
         peaks[num_clients] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return [
-        {"figure": "d server's peak memory, K = 256 / K = 8", "ratio": peaks[256] / peaks[8], "at_most": 1.1}
-    ]
+    return [Figure("d server's peak memory, K = 256 / K = 8", peaks[256] / peaks[8], at_most=1.1)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -244,16 +250,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     rows = [*column_path(options.repeats), *simulated_round(options.repeats), *server_memory()]
     for row in rows:
-        bound, target = ("at most", row["at_most"]) if "at_most" in row else ("at least", row["at_least"])
-        print(f"{row['figure']:<50} {row['ratio']:6.2f}   ({bound} {target:.2f})")
+        print(f"{row.figure:<50} {row.ratio:6.2f}   ({row.target})")
     if options.out:
-        options.out.write_text(json.dumps(rows, indent=2) + "\n")
-    missed = [
-        row
-        for row in rows
-        if row["ratio"] > row.get("at_most", np.inf) or row["ratio"] < row.get("at_least", 0)
-    ]  # type: ignore[operator]
-    return 1 if missed else 0
+        written = [{name: value for name, value in asdict(row).items() if value is not None} for row in rows]
+        options.out.write_text(json.dumps(written, indent=2) + "\n")
+    return 1 if any(row.missed for row in rows) else 0
 
 
 if __name__ == "__main__":

@@ -36,8 +36,8 @@ def _onnx_operators(data: bytes) -> Counter[str]:
 
 def _executorch_operators(data: bytes) -> Counter[str]:
     # ExecuTorch's exporter ships without type information.
-    from executorch.exir._serialize._program import deserialize_pte_binary  # type: ignore[import-untyped]
-    from executorch.exir.schema import KernelCall  # type: ignore[import-untyped]
+    from executorch.exir._serialize._program import deserialize_pte_binary
+    from executorch.exir.schema import KernelCall
 
     plan = deserialize_pte_binary(data).program.execution_plan[0]
     instructions = (instruction.instr_args for chain in plan.chains for instruction in chain.instructions)

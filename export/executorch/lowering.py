@@ -53,7 +53,7 @@ def lower_embed(step: TrainStep, bounds: Bounds) -> bytes:
 
 def planned_memory(program: bytes) -> int:
     """Bytes of the arena that a program asks for: activations and their gradients; inputs and outputs are the caller's."""
-    from executorch.exir._serialize import _program  # type: ignore[import-untyped]
+    from executorch.exir._serialize import _program
 
     plan = _program.deserialize_pte_binary(program).program.execution_plan[0]
     return sum(plan.non_const_buffer_sizes)
@@ -72,7 +72,7 @@ class OperatorCall:
 def program_calls(program: bytes) -> list[OperatorCall]:
     """Every operator call of a program, in order."""
     from executorch.exir._serialize import _program
-    from executorch.exir.schema import KernelCall  # type: ignore[import-untyped]
+    from executorch.exir.schema import KernelCall
 
     plan = _program.deserialize_pte_binary(program).program.execution_plan[0]
     calls = []
@@ -87,9 +87,9 @@ def program_calls(program: bytes) -> list[OperatorCall]:
 def _to_program(graph: fx.GraphModule, example: tuple[Tensor, ...], dynamic_shapes: tuple[Any, ...]) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ExecuTorch marks its own modules as experimental on import
-        from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge  # type: ignore[import-untyped]
-        from executorch.exir.passes import MemoryPlanningPass  # type: ignore[import-untyped]
-        from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEvalPass  # type: ignore[import-untyped]
+        from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
+        from executorch.exir.passes import MemoryPlanningPass
+        from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEvalPass
 
         exported = torch.export.export(graph, example, dynamic_shapes=dynamic_shapes, strict=False)
         edge = to_edge(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from export.executorch import shapes as shapes_of
 
-_LIBRARY: Any = torch.library.Library("fedss", "DEF")  # type: ignore[no-untyped-call]
+_LIBRARY: Any = torch.library.Library("fedss", "DEF")
 _VALUE = "Tensor x, Tensor? moments, Tensor? gamma, Tensor? beta, int activation"
 
 

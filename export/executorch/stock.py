@@ -43,7 +43,7 @@ def lower_step(step: TrainStep, bounds: Bounds) -> bytes:
     """stock_step.pte: the data but the tables in; loss, gradients and the program's own parameters out."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ExecuTorch marks its own modules as experimental on import
-        from executorch.exir import EdgeCompileConfig, to_edge  # type: ignore[import-untyped]
+        from executorch.exir import EdgeCompileConfig, to_edge
 
         example = tuple(example_array(spec, bounds) for spec in step.signature.data if spec.role != "table")
         joint = _export_forward_backward(

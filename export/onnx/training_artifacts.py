@@ -44,7 +44,7 @@ def lower(step: TrainStep, bounds: Bounds) -> dict[str, bytes]:
     The training model takes the signature's data and gives loss, embeddings and the gradient of every table; the other
     gradients stay in the runtime's buffers.
     """
-    from onnxruntime.training import artifacts  # type: ignore[import-untyped]  # it ships no types
+    from onnxruntime.training import artifacts
 
     forward = _forward_model(step, bounds[EXAMPLES])
     with tempfile.TemporaryDirectory() as name:

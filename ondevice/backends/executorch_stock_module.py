@@ -21,7 +21,7 @@ class ExecutorchStockBackend:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the module calls itself experimental on every import
-            from executorch.extension.pybindings import portable_lib  # type: ignore[import-untyped]
+            from executorch.extension.pybindings import portable_lib
 
         portable_lib._unsafe_reset_threadpool(threads)
         self.signature = artifact.signature

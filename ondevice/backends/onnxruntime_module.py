@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime  # type: ignore[import-untyped]  # it ships no types
+import onnxruntime
 
 from ondevice.backends.pieces import check_features, embed_in_pieces
 from ondevice.contract.artifact import Artifact

@@ -8,8 +8,8 @@ imports torch, and upstream ended it with release 1.19.2; it is here to compare 
 from __future__ import annotations
 
 import numpy as np
-from onnxruntime import SessionOptions  # type: ignore[import-untyped]  # it ships no types
-from onnxruntime.training.api import CheckpointState, Module  # type: ignore[import-untyped]
+from onnxruntime import SessionOptions
+from onnxruntime.training.api import CheckpointState, Module
 
 from ondevice.backends.pieces import check_features, embed_in_pieces
 from ondevice.contract.artifact import Artifact, ArtifactError

@@ -91,6 +91,7 @@ def test_a_request_is_sorted_ids_and_nothing_else(tiny: TinyFederation) -> None:
     assert list(tensors) == ["rows.columns"]
     assert metadata == {"kind": "request", "version": "2", "round": "5", "client": "3"}
     ids = tensors["rows.columns"]
+    assert isinstance(ids, np.ndarray)
     assert np.array_equal(ids, np.sort(ids))
 
 

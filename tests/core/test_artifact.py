@@ -92,10 +92,10 @@ def test_a_runtime_that_ignores_an_input_fails_its_golden_step(ignored: str, art
 def test_a_result_that_is_not_a_number_fails(artifact: Artifact) -> None:
     golden = artifact.golden()
     gradients = {gradient_of(name): gradient for name, gradient in golden.gradients.items()}
-    assert compare({"loss": np.float32(golden.loss), **gradients}, golden).passed
-    assert set(compare({"loss": np.float32("nan"), **gradients}, golden).beyond) == {"loss"}
+    assert compare({"loss": np.array(golden.loss, np.float32), **gradients}, golden).passed
+    assert set(compare({"loss": np.array(np.nan, np.float32), **gradients}, golden).beyond) == {"loss"}
     spoilt = {**gradients, "gradient/columns": gradients["gradient/columns"] * np.float32("nan")}
-    assert set(compare({"loss": np.float32(golden.loss), **spoilt}, golden).beyond) == {COLUMNS}
+    assert set(compare({"loss": np.array(golden.loss, np.float32), **spoilt}, golden).beyond) == {COLUMNS}
 
 
 def test_outputs_that_are_missing_or_out_of_order_are_no_step(artifact: Artifact) -> None:
@@ -104,7 +104,7 @@ def test_outputs_that_are_missing_or_out_of_order_are_no_step(artifact: Artifact
     with pytest.raises(ValueError, match=r"the step gave .*; expected \['loss', "):
         compare(gradients, golden)
     with pytest.raises(ValueError, match=r"the step gave .*; expected \['loss', "):
-        compare({**gradients, "loss": np.float32(golden.loss)}, golden)
+        compare({**gradients, "loss": np.array(golden.loss, np.float32)}, golden)
 
 
 def flip_a_byte(directory: Path) -> None:

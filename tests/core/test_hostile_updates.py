@@ -29,7 +29,7 @@ from server_sim.server.aggregation import Aggregator, Denominator, MeanUnusable
 from server_sim.server.optimizers import FedAdam, FedAvg, FedAvgM, ServerOptimizer
 
 PLAN = tiny_plan()
-OPTIMIZERS = {"fedavg": FedAvg(), "fedavgm": FedAvgM(), "fedadam": FedAdam()}
+OPTIMIZERS: dict[str, ServerOptimizer] = {"fedavg": FedAvg(), "fedavgm": FedAvgM(), "fedadam": FedAdam()}
 UNLIMITED = UpdateLimits(2**62, 3.4e38)
 
 

@@ -17,7 +17,7 @@ from ondevice.contract import safetensors_file
 from ondevice.contract.artifact import ArtifactError
 from ondevice.contract.vocabulary import StepSpec
 from ondevice.model.extractors import build_extractor
-from ondevice.model.extractors.mobilenet_v3 import LARGE, SMALL, BlockRow, divisible_by_8
+from ondevice.model.extractors.mobilenet_v3 import LARGE, SMALL, BlockRow, MobileNetV3, divisible_by_8
 
 ROWS = {"mobilenet_v3_large": LARGE, "mobilenet_v3_small": SMALL}
 TIMM_STAGES = {"mobilenet_v3_large": (1, 2, 3, 4, 2, 3), "mobilenet_v3_small": (1, 2, 3, 2, 3)}
@@ -45,7 +45,9 @@ def test_the_embedding_is_taken_when_it_has_our_size_and_fresh_otherwise(tmp_pat
     torch.save(theirs.state_dict(), tmp_path / "theirs.pth")
     wide = StepSpec(embedding_dim=1280)
     taken = load_weights(tmp_path / "theirs.pth", initial_parameters(wide, 0))
-    np.testing.assert_array_equal(taken["embedding.weight"], theirs.classifier[0].weight.detach().numpy())
+    embedding = theirs.classifier[0]
+    assert isinstance(embedding, nn.Linear)
+    np.testing.assert_array_equal(taken["embedding.weight"], embedding.weight.detach().numpy())
     fresh = initial_parameters(StepSpec(), 0)
     kept = load_weights(tmp_path / "theirs.pth", fresh)
     np.testing.assert_array_equal(kept["embedding.weight"], fresh["embedding.weight"])
@@ -117,6 +119,7 @@ def assert_same_features(spec: StepSpec, theirs: nn.Module, directory: Path) -> 
     torch.save(theirs.state_dict(), path)
     loaded = load_weights(path, initial_parameters(spec, 0))
     ours = build_extractor(spec)
+    assert isinstance(ours, MobileNetV3)
     ours.load_state_dict({name: torch.from_numpy(value) for name, value in loaded.items()})
     for module in list(ours.modules()):
         for name, child in list(module.named_children()):
@@ -147,6 +150,7 @@ def batch_norm(channels: int) -> nn.BatchNorm2d:
     norm = nn.BatchNorm2d(channels, eps=0.001)
     nn.init.uniform_(norm.weight, 1.0, 2.0)
     nn.init.uniform_(norm.bias, -0.5, 0.5)
+    assert norm.running_var is not None
     norm.running_var.fill_(1 - norm.eps)
     return norm
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -93,8 +95,8 @@ def test_what_is_saved_is_everything_it_holds(name: str, num_moments: int) -> No
     saved = store.arrays()
     assert set(saved) == {"weights", "current_at", *(f"moment{at}" for at in range(num_moments))}
     again = STORES[name](
-        saved["weights"].copy(),
-        [saved[f"moment{at}"].copy() for at in range(num_moments)],
-        saved["current_at"].copy(),
+        cast(FloatArray, saved["weights"].copy()),
+        [cast(FloatArray, saved[f"moment{at}"].copy()) for at in range(num_moments)],
+        cast(IntArray, saved["current_at"].copy()),
     )
     assert_same(again, reference, np.arange(NUM_ROWS))

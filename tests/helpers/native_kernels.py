@@ -86,6 +86,7 @@ class Kernels:
             raise LookupError(f"this processor has no {instruction_set}")
         pointers = ctypes.cast(address, POINTER(c_void_p * (1 + len(_SIGNATURES)))).contents
         for pointer, (name, arguments) in zip(pointers[1:], _SIGNATURES, strict=True):
+            assert pointer is not None, f"the library has no {name}"
             returns = c_int64 if name == "product_panels" else None
             setattr(self, name, ctypes.CFUNCTYPE(returns, *arguments)(pointer))
 

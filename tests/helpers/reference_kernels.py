@@ -14,7 +14,7 @@ from torch.nn import grad
 import export.executorch.operators  # noqa: F401  # declares the operators
 from export.executorch.formulas import Activation
 
-_LIBRARY = torch.library.Library("fedss", "IMPL")  # type: ignore[no-untyped-call]
+_LIBRARY = torch.library.Library("fedss", "IMPL")
 
 
 def _turned(x: Tensor) -> Tensor:
@@ -50,15 +50,17 @@ def activate(x: Tensor, activation: int) -> Tensor:
 
 def activation_gradient(gradient: Tensor, x: Tensor, activation: int) -> Tensor:
     _same(gradient, x)
+    x_gradient: Tensor
     match Activation(activation):
         case Activation.NONE:
-            return gradient.clone()
+            x_gradient = gradient.clone()
         case Activation.RELU:
-            return torch.ops.aten.threshold_backward(gradient, x, 0)
+            x_gradient = torch.ops.aten.threshold_backward(gradient, x, 0)
         case Activation.HARDSWISH:
-            return torch.ops.aten.hardswish_backward(gradient, x)
+            x_gradient = torch.ops.aten.hardswish_backward(gradient, x)
         case Activation.HARDSIGMOID:
-            return torch.ops.aten.hardsigmoid_backward(gradient, x)
+            x_gradient = torch.ops.aten.hardsigmoid_backward(gradient, x)
+    return x_gradient
 
 
 def _spread_moments(x: Tensor, moments: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,7 +122,9 @@ def convolution_weight_gradient(
 ) -> Tensor:
     images = x if batch_first else x.transpose(0, 1)
     sizes = (gradient.shape[0], images.shape[1], kernel, kernel)
-    return grad.conv2d_weight(images, sizes, gradient.transpose(0, 1), stride, padding)
+    turned = gradient.transpose(0, 1)
+    weight_gradient: Tensor = grad.conv2d_weight(images, sizes, turned, stride, padding)
+    return weight_gradient
 
 
 def depthwise(
@@ -158,7 +162,8 @@ def depthwise_weight_gradient(
     value = _value(x, moments, gamma, beta, activation).transpose(0, 1)
     sizes = (len(x), 1, kernel, kernel)
     turned = gradient.transpose(0, 1)
-    return grad.conv2d_weight(value, sizes, turned, stride, kernel // 2, groups=len(x))
+    weight_gradient: Tensor = grad.conv2d_weight(value, sizes, turned, stride, kernel // 2, groups=len(x))
+    return weight_gradient
 
 
 def group_moments(x: Tensor, groups: int, epsilon: float) -> Tensor:
@@ -251,7 +256,9 @@ def max_pool_gradient(gradient: Tensor, x: Tensor, kernel: int, stride: int, pad
     pooled, indices = F.max_pool2d(x, kernel, stride, padding, return_indices=True)
     _same(gradient, pooled)
     window = ([kernel] * 2, [stride] * 2, [padding] * 2, [1, 1], False)
-    return torch.ops.aten.max_pool2d_with_indices_backward(gradient.contiguous(), x, *window, indices)
+    backward = torch.ops.aten.max_pool2d_with_indices_backward
+    x_gradient: Tensor = backward(gradient.contiguous(), x, *window, indices)
+    return x_gradient
 
 
 for _kernel in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
@@ -47,8 +48,7 @@ class TinyFederation:
     @property
     def weights(self) -> FloatArray:
         """The classifier's rows as they are stored."""
-        weights: FloatArray = self.state.tables[COLUMNS].store.arrays()["weights"]
-        return weights
+        return cast(FloatArray, self.state.tables[COLUMNS].store.arrays()["weights"])
 
     def columns(self) -> FloatArray:
         return self.rng.standard_normal((self.num_classes, self.spec.column_dim), np.float32)

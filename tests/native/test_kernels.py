@@ -6,6 +6,7 @@ import platform
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from helpers.native_kernels import (
@@ -47,7 +48,9 @@ def random(seed: int, *shape: int) -> FloatArray:
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
-def assert_close(found: FloatArray, expected: Tensor | FloatArray, summed: float = 0.0) -> None:
+def assert_close(
+    found: FloatArray, expected: Tensor | FloatArray | npt.NDArray[np.float64], summed: float = 0.0
+) -> None:
     """To float32's rounding in a sum; `expected` may come in double.  `summed`: the size of terms that may cancel."""
     expected = np.asarray(expected, np.float64)
     assert found.shape == expected.shape
@@ -316,7 +319,9 @@ def test_patches_are_torchs_unfold_and_scatter_is_its_adjoint(
     x = image.detach().numpy()[0]
     window = Window(kernel, stride, padding)
     out_height, out_width = ((size + 2 * padding - kernel) // stride + 1 for size in (height, width))
-    x_shape, out_shape = shape_of(x[:, None]), shape_of(np.empty((channels, 1, out_height, out_width)))
+    x_shape, out_shape = (
+        shape_of(array) for array in (x[:, None], np.empty((channels, 1, out_height, out_width), np.float32))
+    )
     patches = np.full(expected.shape, np.nan, np.float32)
     kernels.gather_patches(
         pointer(x), height * width, x_shape, out_shape, window, pointer(patches), 0, len(patches)

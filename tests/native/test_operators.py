@@ -77,7 +77,7 @@ def test_arguments_that_do_not_fit_are_refused_while_the_program_is_written(oper
 
 def resized(program: bytes, sizes: list[Size]) -> bytes:
     """A program whose inputs were given other sizes after it was written."""
-    from executorch.exir._serialize import _program  # type: ignore[import-untyped]
+    from executorch.exir._serialize import _program
 
     file = _program.deserialize_pte_binary(program)
     plan = file.program.execution_plan[0]

@@ -116,6 +116,9 @@ def hand_made_settings() -> list[object]:
     def trained(**settings: object) -> dict[str, object]:
         return {**good, "local_training": {**training, **settings}}
 
+    no_transforms: list[object] = [None, 1, ["clip"], [{"norm": 1}], [[]]]
+    no_sizes: list[object] = [[], {"a": 0}, {"a": -1}, {"a": 1.0}, {"a": True}, None]
+    no_sides: list[object] = [[], None, {"prior": "none"}, {"prior": 1}, {"prior": None}]
     return [
         *({**good, "sampler": {"name": name}} for name in ("positives", "all_rows")),
         negatives(num_negatives=0),
@@ -133,13 +136,10 @@ def hand_made_settings() -> list[object]:
         *(negatives(num_negatives=1, exclude_positives=value) for value in (0, "true", None)),
         negatives(num_negatives=1, more=1),
         *({**good, "transforms": [{"name": "clip", "norm": norm}]} for norm in (0, -1, "1", True)),
-        *({**good, "transforms": transforms} for transforms in (None, 1, ["clip"], [{"norm": 1}], [[]])),
-        *(
-            {**good, "table_sizes": sizes}
-            for sizes in ([], {"a": 0}, {"a": -1}, {"a": 1.0}, {"a": True}, None)
-        ),
+        *({**good, "transforms": transforms} for transforms in no_transforms),
+        *({**good, "table_sizes": sizes} for sizes in no_sizes),
         {**good, "table_sizes": {}},
-        *({**good, "sides": sides} for sides in ([], None, {"prior": "none"}, {"prior": 1}, {"prior": None})),
+        *({**good, "sides": sides} for sides in no_sides),
         *({**good, "sampler": sampler} for sampler in (None, "positives", {}, {"name": 1}, {"name": ""})),
         *(trained(epochs=value) for value in (0, -1, 1.0, True, "1", None)),
         *(trained(momentum=value) for value in (1, 1.5, -0.1, True, "0", None)),

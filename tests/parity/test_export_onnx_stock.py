@@ -97,4 +97,6 @@ def test_five_steps_without_torch_give_the_parameters_of_eager(
     assert losses[-1] < losses[0]
     np.testing.assert_allclose(report["losses"], losses, rtol=1e-4)
     for name in artifact.signature.trained:
-        np.testing.assert_allclose(trained[name], arrays[name], rtol=1e-3, atol=1e-5, err_msg=name)
+        found = trained[name]
+        assert isinstance(found, np.ndarray)
+        np.testing.assert_allclose(found, arrays[name], rtol=1e-3, atol=1e-5, err_msg=name)

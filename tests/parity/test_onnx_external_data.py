@@ -43,8 +43,10 @@ def sparse(tensor: TensorProto) -> onnx.SparseTensorProto:
     return onnx.SparseTensorProto(values=tensor, dims=[2])
 
 
-def in_node(**attribute: object) -> onnx.ModelProto:
-    return helper.make_model(helper.make_graph([helper.make_node("If", [], ["y"], **attribute)], "g", [], []))
+def in_node(**attributes: object) -> onnx.ModelProto:
+    node = helper.make_node("If", [], ["y"])
+    node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
+    return helper.make_model(helper.make_graph([node], "g", [], []))
 
 
 def in_training(tensor: TensorProto) -> onnx.ModelProto:

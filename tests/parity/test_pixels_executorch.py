@@ -29,11 +29,8 @@ def calls_of(graph: fx.GraphModule, target: object) -> list[fx.Node]:
 
 
 def casts_of_images(graph: fx.GraphModule) -> list[fx.Node]:
-    return [
-        node
-        for node in calls_of(graph, aten._to_copy.default)
-        if node.args[0].meta["val"].dtype is torch.uint8
-    ]
+    casts = calls_of(graph, aten._to_copy.default)
+    return [node for node in casts if node.all_input_nodes[0].meta["val"].dtype is torch.uint8]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -42,10 +39,10 @@ def test_every_shipped_network_reads_its_pixels_in_one_operator(architecture: st
     step = TrainStep(spec, build_extractor(spec))
     for traced in (trace_step(step, MICRO_BATCH), trace_embed(step, MICRO_BATCH)):
         assert len(casts_of_images(traced)) == 1
-        (images,) = (node for node in traced.graph.nodes if node.target == "images")
         fused = fuse_pixels(traced)
         (pixels,) = calls_of(fused, fedss.pixels.default)
-        assert pixels.args[0] is images
+        images = pixels.all_input_nodes[0]
+        assert images.target == "images"
         assert list(images.users) == [pixels]
         assert not casts_of_images(fused)
         rewritten = rewrite(fused)
