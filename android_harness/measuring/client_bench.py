@@ -21,7 +21,7 @@ from typing import Any
 
 from android_harness.devices.device import Device, DeviceError, FailureReason, RunResult
 from android_harness.devices.qemu import QemuDevice
-from android_harness.measuring.measurement import Measurement, percentile
+from android_harness.measuring.measurement import BenchSize, Measurement, percentile
 from android_harness.measuring.power_state import PowerState, energy_millijoules, read_power_state
 from android_harness.rounds.installed_client import ARTIFACT, InstalledClient
 from ondevice.contract.artifact import MEGABYTE
@@ -32,18 +32,6 @@ BUNDLE_OF_RUNTIME = {
     "onnxruntime": "onnxruntime",
 }
 """By runtime: the bundle whose client runs it."""
-
-
-@dataclass(frozen=True)
-class BenchSize:
-    """What to step, and how often."""
-
-    batch: int
-    micro_batch: int
-    width: int
-    threads: int
-    warm_up: int
-    steps: int
 
 
 @dataclass(frozen=True)

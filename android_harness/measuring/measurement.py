@@ -33,6 +33,18 @@ class ContendersDisagree(RuntimeError):
 
 
 @dataclass(frozen=True)
+class BenchSize:
+    """What to step, and how often."""
+
+    batch: int
+    micro_batch: int
+    width: int
+    threads: int
+    warm_up: int
+    steps: int
+
+
+@dataclass(frozen=True)
 class Measurement:
     """One contender at one size; None is what was not measured.  The names are those of `fedss bench --json`."""
 
@@ -62,11 +74,7 @@ class Measurement:
 def measure_side_by_side(
     artifact: Artifact,
     runtimes: Sequence[str],
-    batch: int,
-    width: int,
-    threads: int,
-    warm_up: int,
-    steps: int,
+    size: BenchSize,
     advance: Callable[[], None],
     stock_onnxruntime: Sequence[Path] = (),
 ) -> list[Measurement]:
@@ -79,14 +87,14 @@ def measure_side_by_side(
         for runtime in runtimes:
             is_stock = runtime == STOCK_ONNXRUNTIME
             program = "onnxruntime" if is_stock else runtime
-            job = StepJob(str(artifact.directory), program, batch, width, threads)
+            job = StepJob(str(artifact.directory), program, size.batch, size.width, size.threads)
             process = StepProcess(job, stock_onnxruntime if is_stock else ())
             processes[runtime] = stack.enter_context(process)
         times: dict[str, list[StepTime]] = {runtime: [] for runtime in runtimes}
-        for index in range(warm_up + steps):
+        for index in range(size.warm_up + size.steps):
             for runtime, process in processes.items():
                 taken = process.step()
-                if index >= warm_up:
+                if index >= size.warm_up:
                     times[runtime].append(taken)
             advance()
         check_losses({runtime: taken[-1].loss for runtime, taken in times.items()})
@@ -97,13 +105,11 @@ def measure_side_by_side(
         return [
             Measurement(
                 runtime=runtime,
-                batch=batch,
-                micro_batch=batch
-                if runtime in (YARDSTICK, CHANNELS_LAST)
-                else min(batch, artifact.micro_batch),
+                batch=size.batch,
+                micro_batch=size.batch if runtime in (YARDSTICK, CHANNELS_LAST) else size.micro_batch,
                 image_size=artifact.spec.image_shape[1],
-                width=width,
-                threads=threads,
+                width=size.width,
+                threads=size.threads,
                 cpu_ms_p50=percentile([time.cpu_ms for time in times[runtime]], 50),
                 cpu_ms_p90=percentile([time.cpu_ms for time in times[runtime]], 90),
                 wall_ms_p50=percentile([time.wall_ms for time in times[runtime]], 50),

@@ -16,8 +16,8 @@ from typing import cast
 from android_harness.bundles.bundle import Bundle
 from android_harness.devices.device import Device, DeviceDescription, DeviceError, FailureReason
 from android_harness.devices.listing import open_device
-from android_harness.measuring.client_bench import BUNDLE_OF_RUNTIME, BenchSize, check_client, measure_client
-from android_harness.measuring.measurement import ContendersDisagree, Measurement, check_losses
+from android_harness.measuring.client_bench import BUNDLE_OF_RUNTIME, check_client, measure_client
+from android_harness.measuring.measurement import BenchSize, ContendersDisagree, Measurement, check_losses
 from android_harness.measuring.memory_limit import largest_survivor
 from android_harness.rounds.installed_client import InstalledClient
 from export.pipeline import export_artifact

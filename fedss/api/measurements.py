@@ -14,10 +14,11 @@ from pathlib import Path
 
 from android_harness.bundles.stock_onnxruntime import stock_onnxruntime_folders, stock_onnxruntime_versions
 from android_harness.devices.device import DeviceDescription, DeviceError
-from android_harness.measuring.client_bench import BUNDLE_OF_RUNTIME, BenchSize
+from android_harness.measuring.client_bench import BUNDLE_OF_RUNTIME
 from android_harness.measuring.measurement import (
     STOCK_ONNXRUNTIME,
     YARDSTICK,
+    BenchSize,
     ContendersDisagree,
     Measurement,
     append_rows,
@@ -246,17 +247,7 @@ def _measure_here(artifact: Artifact, request: _Request, sizes: Sequence[BenchSi
 
     for size in sizes:
         try:
-            yield from measure_side_by_side(
-                artifact,
-                contenders,
-                size.batch,
-                size.width,
-                size.threads,
-                size.warm_up,
-                size.steps,
-                count_step,
-                request.stock_onnxruntime,
-            )
+            yield from measure_side_by_side(artifact, contenders, size, count_step, request.stock_onnxruntime)
         except ContendersDisagree as error:
             raise CheckFailed(str(error)) from error
 

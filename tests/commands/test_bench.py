@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 import fedss.commands.bench
 from android_harness.measuring.measurement import (
+    BenchSize,
     ContendersDisagree,
     check_losses,
     measure_side_by_side,
@@ -112,11 +113,7 @@ def test_contenders_are_stepped_in_turn(artifact: Artifact) -> None:
     rows = measure_side_by_side(
         artifact,
         ["eager", "eager-channels-last"],
-        batch=2,
-        width=3,
-        threads=1,
-        warm_up=1,
-        steps=3,
+        BenchSize(2, min(2, artifact.micro_batch), 3, threads=1, warm_up=1, steps=3),
         advance=lambda: turns.append(time.monotonic()),
     )
     assert len(turns) == 4

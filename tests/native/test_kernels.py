@@ -110,7 +110,7 @@ def test_product_in_every_orientation(kernels: Kernels, data: st.DataObject) -> 
     stride=st.sampled_from([1, 2]),
 )
 def test_depthwise_and_its_gradients(
-    kernels: Kernels, channels: int, batch: int, height: int, width: int, kernel: int, stride: int
+    kernels: Kernels, *, channels: int, batch: int, height: int, width: int, kernel: int, stride: int
 ) -> None:
     x = torch.from_numpy(random(0, batch, channels, height, width)).double().requires_grad_()
     weight = torch.from_numpy(random(1, channels, 1, kernel, kernel)).double().requires_grad_()
@@ -307,10 +307,15 @@ def test_max_pool_and_its_gradient(
 
 @sweep
 @given(
-    st.integers(1, 3), st.integers(5, 12), st.integers(5, 12), st.integers(1, 5), st.integers(1, 3), st.integers(0, 2)
-)  # fmt: skip
+    channels=st.integers(1, 3),
+    height=st.integers(5, 12),
+    width=st.integers(5, 12),
+    kernel=st.integers(1, 5),
+    stride=st.integers(1, 3),
+    padding=st.integers(0, 2),
+)
 def test_patches_are_torchs_unfold_and_scatter_is_its_adjoint(
-    kernels: Kernels, channels: int, height: int, width: int, kernel: int, stride: int, padding: int
+    kernels: Kernels, *, channels: int, height: int, width: int, kernel: int, stride: int, padding: int
 ) -> None:
     image = torch.from_numpy(random(0, 1, channels, height, width)).requires_grad_()
     expected = F.unfold(image, kernel, padding=padding, stride=stride)[0]

@@ -12,6 +12,7 @@ from export.onnx.graph import GraphBuilder, Port
 from export.onnx.operators import convolution as onnx_convolution
 from export.onnx.operators import group_norm as onnx_group_norm
 from export.onnx.operators.convolution import Geometry
+from export.onnx.operators.group_norm import Grouping
 
 
 def run(
@@ -53,6 +54,7 @@ def assert_close(found: np.ndarray, expected: torch.Tensor, what: str) -> None:
     ],
 )
 def test_convolution_and_both_gradients(
+    *,
     channels: int,
     out_channels: int,
     groups: int,
@@ -116,8 +118,10 @@ def test_group_norm_and_its_gradients(size: int, kind: str) -> None:
     dy = torch.randn(shape)
     gradients = torch.autograd.grad(y, [x, scale, shift], dy)
     graph = GraphBuilder()
-    value, center, inverse = onnx_group_norm.forward(graph, shape, groups, "x", "scale", "shift", 1e-5)
-    outputs = (value, *onnx_group_norm.backward(graph, shape, groups, "dy", "x", center, inverse, "scale"))
+    grouping = Grouping(shape, groups)
+    value, mean, inverse = onnx_group_norm.forward(graph, grouping, "x", "scale", "shift", 1e-5)
+    back = onnx_group_norm.backward(graph, grouping, "dy", "x", "scale", mean=mean, inverse=inverse)
+    outputs = (value, *back)
     names = ("y", "dx", "dscale", "dshift")
     found = run(
         graph,
@@ -142,7 +146,7 @@ def test_a_constant_image_does_not_break_group_norm() -> None:
     shape, groups = (32, 8, 9, 9), 8  # 256 groups, each of one grey: for some of them the rounding goes down
     x = (1000 * torch.rand(32, 8, 1, 1)).expand(shape).contiguous()
     graph = GraphBuilder()
-    value, _, inverse = onnx_group_norm.forward(graph, shape, groups, "x", "scale", "shift", 1e-5)
+    value, _, inverse = onnx_group_norm.forward(graph, Grouping(shape, groups), "x", "scale", "shift", 1e-5)
     found = run(
         graph, {"x": x, "scale": torch.ones(8), "shift": torch.zeros(8)}, {"y": value, "inverse": inverse}
     )

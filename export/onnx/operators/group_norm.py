@@ -9,6 +9,7 @@ sums of products are taken without writing the products to memory (`row_products
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,13 +23,28 @@ MEAN_PIECE = 48
 """Long sums are taken of pieces of at least so many numbers, then of the pieces: shorter ones would cost time."""
 
 
+@dataclass(frozen=True)
+class Grouping:
+    """Images whose channels are normalised in groups."""
+
+    shape: Sequence[int]
+    """[B, C, H, W]"""
+    groups: int
+
+    @property
+    def size(self) -> int:
+        """How many numbers share one mean."""
+        _, channels, height, width = self.shape
+        return channels * height * width // self.groups
+
+
 def forward(
-    graph: GraphBuilder, shape: Sequence[int], groups: int, x: str, scale: str, shift: str, epsilon: float
+    graph: GraphBuilder, grouping: Grouping, x: str, scale: str, shift: str, epsilon: float
 ) -> tuple[str, str, str]:
-    """x of the given shape [B, C, H, W] -> y, and mean and 1/σ [B, groups, 1] for the backward pass."""
-    group_size = _group_size(shape, groups)
+    """x -> y, and mean and 1/σ [B, groups, 1] for the backward pass."""
+    shape, groups, group_size = grouping.shape, grouping.groups, grouping.size
     mean = row_means(graph, x, (shape[0], groups), group_size)
-    centred = _centred(graph, shape, groups, x, mean)
+    centred = _centred(graph, grouping, x, mean)
     squares = row_products(graph, centred, centred, (shape[0], groups, 1), group_size)
     variance = graph.multiply(squares, graph.number(1 / group_size))
     inverse = graph.call("Pow", graph.add(variance, graph.number(epsilon)), graph.number(-0.5))
@@ -38,14 +54,7 @@ def forward(
 
 
 def backward(
-    graph: GraphBuilder,
-    shape: Sequence[int],
-    groups: int,
-    dy: str,
-    x: str,
-    mean: str,
-    inverse: str,
-    scale: str,
+    graph: GraphBuilder, grouping: Grouping, dy: str, x: str, scale: str, *, mean: str, inverse: str
 ) -> tuple[str, str, str]:
     """∂x, ∂scale, ∂shift.
 
@@ -55,12 +64,12 @@ def backward(
 
     where a is a number for each plane, b and c for each group.
     """
+    shape, groups, group_size = grouping.shape, grouping.groups, grouping.size
     batch, channels, height, width = shape
-    group_size = _group_size(shape, groups)
     per_channel = (batch, groups, channels // groups)
     scale = graph.reshape(scale, 1, groups, -1)
     dy_sum = graph.sum(graph.reshape(dy, *per_channel, height * width), 3)
-    centred = _centred(graph, shape, groups, x, mean)
+    centred = _centred(graph, grouping, x, mean)
     dy_normed = graph.multiply(
         row_products(graph, dy, centred, per_channel, height * width), inverse
     )  # Σ ∂y·x̂
@@ -144,16 +153,10 @@ def _pieces(length: int, shortest: int) -> int:
     return max((count for count in range(1, length // shortest + 1) if length % count == 0), default=1)
 
 
-def _centred(graph: GraphBuilder, shape: Sequence[int], groups: int, x: str, mean: str) -> str:
+def _centred(graph: GraphBuilder, grouping: Grouping, x: str, mean: str) -> str:
     """x − mean, [B, groups, n].
 
     A pass over memory of its own, and worth it: on a flat image E[x²] − mean² and Σ ∂y·x − mean·Σ ∂y are small
     differences of large numbers, of which float32 keeps no digit.  Both passes read the same value.
     """
-    return graph.subtract(graph.reshape(x, shape[0], groups, _group_size(shape, groups)), mean)
-
-
-def _group_size(shape: Sequence[int], groups: int) -> int:
-    """How many numbers share one mean."""
-    _, channels, height, width = shape
-    return channels * height * width // groups
+    return graph.subtract(graph.reshape(x, grouping.shape[0], grouping.groups, grouping.size), mean)

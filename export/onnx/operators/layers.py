@@ -30,7 +30,9 @@ def convolution(
     _: Sequence[int],
     groups: int,
 ) -> Value:
-    geometry = _geometry(x, w, node, stride, padding, dilation, transposed, groups)
+    geometry = _geometry(
+        x, w, node, stride=stride, padding=padding, dilation=dilation, transposed=transposed, groups=groups
+    )
     bias_name = None if bias is None else t.full(bias)
     frozen = w.op == "get_attr"
     name = onnx_convolution.forward(t.graph, geometry, t.full(x), t.full(w), bias_name, frozen)
@@ -52,7 +54,9 @@ def convolution_backward(
     groups: int,
     wanted: Sequence[bool],
 ) -> tuple[Value | None, ...]:
-    geometry = _geometry(x, w, dy, stride, padding, dilation, transposed, groups)
+    geometry = _geometry(
+        x, w, dy, stride=stride, padding=padding, dilation=dilation, transposed=transposed, groups=groups
+    )
     output = t.full(dy)
     dx = dw = d_bias = None
     if wanted[0]:
@@ -68,6 +72,7 @@ def _geometry(
     x: fx.Node,
     w: fx.Node,
     y: fx.Node,
+    *,
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
@@ -111,8 +116,9 @@ def group_norm(
     shape = shape_of(x)
     if scale is None or shift is None or len(shape) != 4:
         raise refused(node, "GroupNorm is formulated for images, with a weight and a bias")
+    grouping = onnx_group_norm.Grouping(shape, groups)
     y, mean, inverse = onnx_group_norm.forward(
-        t.graph, shape, groups, t.full(x), t.full(scale), t.full(shift), epsilon
+        t.graph, grouping, t.full(x), t.full(scale), t.full(shift), epsilon
     )
     statistics = (shape[0], groups, 1)  # one axis more than ATen's: only our own backward pass reads them
     return Value(y, shape), Value(mean, statistics), Value(inverse, statistics)
@@ -135,13 +141,12 @@ def group_norm_backward(
     shape, channels = shape_of(x), shape_of(scale)
     dx, d_scale, d_shift = onnx_group_norm.backward(
         t.graph,
-        shape,
-        groups,
+        onnx_group_norm.Grouping(shape, groups),
         t.full(dy),
         t.full(x),
-        t.compact(mean).name,
-        t.compact(inverse).name,
         t.full(scale),
+        mean=t.compact(mean).name,
+        inverse=t.compact(inverse).name,
     )
     return Value(dx, shape), Value(d_scale, channels), Value(d_shift, channels)
 
