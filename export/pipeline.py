@@ -34,15 +34,12 @@ from ondevice.contract.artifact import (
     INITIAL,
     MEGABYTE,
     Artifact,
-    Manifest,
-    MemoryFigure,
-    Parameter,
-    Parity,
     open_artifact,
     rewrite_manifest,
     write_artifact,
 )
 from ondevice.contract.golden_step import GoldenStep, golden_to_tensors
+from ondevice.contract.manifest import Manifest, MemoryFigure, Parameter, Parity
 from ondevice.contract.step_signature import EXAMPLES, Bounds, rows_of
 from ondevice.model.train_step import TrainStep
 from ondevice.tools.installed_versions import installed_versions

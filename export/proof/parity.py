@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ondevice.backends.opening import open_backend
-from ondevice.contract.artifact import Artifact, Parity
+from ondevice.contract.artifact import Artifact
 from ondevice.contract.golden_step import SLACK, Comparison, GoldenStep, check_golden
+from ondevice.contract.manifest import Parity
 
 
 class ParityFailed(RuntimeError):

@@ -18,9 +18,10 @@ from export.unsupported_operator import UnsupportedOperator
 from fedss.api.callbacks import Note, unheard
 from fedss.api.errors import CheckFailed, UsageError, WrongArgument
 from ondevice.backends.opening import WITHOUT_TORCH, Runtime, open_backend
-from ondevice.contract.artifact import Artifact, ArtifactError, MemoryFigure
+from ondevice.contract.artifact import Artifact, ArtifactError
 from ondevice.contract.artifact import open_artifact as open_artifact_folder
 from ondevice.contract.golden_step import SLACK, check_golden
+from ondevice.contract.manifest import MemoryFigure
 from ondevice.contract.vocabulary import StepSpec
 
 __all__ = [

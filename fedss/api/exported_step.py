@@ -15,8 +15,9 @@ from fedss.api.errors import WrongArgument
 from ondevice.backends.opening import RUNTIMES, Runtime
 from ondevice.client.samplers import SAMPLERS
 from ondevice.contract import safetensors_file
-from ondevice.contract.artifact import Manifest, open_artifact
+from ondevice.contract.artifact import open_artifact
 from ondevice.contract.choice import chosen
+from ondevice.contract.manifest import Manifest
 from ondevice.contract.step_signature import EXAMPLES, rows_of
 from ondevice.contract.vocabulary import COLUMNS, FloatArray, StepSpec
 from server_sim.data.population import Population

@@ -17,7 +17,8 @@ from fedss.comma_lists import names
 from fedss.console import Json, UsageError, log, show_result
 from fedss.termination import unwinding_on_sigterm
 from ondevice.backends.opening import RUNTIMES
-from ondevice.contract.artifact import MEGABYTE, Artifact, MemoryFigure
+from ondevice.contract.artifact import MEGABYTE, Artifact
+from ondevice.contract.manifest import MemoryFigure
 from ondevice.contract.vocabulary import LogitKind, StepSpec, TrainScope
 from ondevice.model.extractors import ARCHITECTURES
 

@@ -1,6 +1,6 @@
 """The artifact directory: one exported training step with everything a device needs to run it and to check itself.
 
-    manifest.json         what is in it: signature, bounds, sizes and hashes, memory, parity
+    manifest.json         what is in it (`ondevice.contract.manifest`): signature, bounds, sizes and hashes, memory, parity
     step.pte embed.pte    ExecuTorch;  step.onnx embed.onnx  ONNX Runtime;  ort_training/*  ONNX Runtime training
     initial.safetensors   every tensor of the extractor by name, the frozen ones too
     golden.safetensors    one step: inputs, expected loss and gradients (`ondevice.contract.golden_step`)
@@ -14,30 +14,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from dataclasses import fields as dataclass_fields
-from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ondevice.contract import safetensors_file
 from ondevice.contract.golden_bounds import check_golden_step
 from ondevice.contract.golden_step import GoldenStep, golden_from_tensors
-from ondevice.contract.manifest_fields import Fields, check_array
-from ondevice.contract.step_signature import (
-    EXAMPLES,
-    ArraySpec,
-    Bounds,
-    Dtype,
-    Role,
-    StepSignature,
-    rows_of,
-)
-from ondevice.contract.vocabulary import FloatArray, LogitKind, StepSpec, TrainScope
+from ondevice.contract.manifest import FORMAT, VERSION, FileEntry, Manifest, manifest_from_document
+from ondevice.contract.step_signature import EXAMPLES, Bounds, StepSignature, rows_of
+from ondevice.contract.vocabulary import FloatArray, StepSpec
 
-FORMAT = "fedss-artifact"
-VERSION = 2
 MANIFEST = "manifest.json"
 INITIAL = "initial.safetensors"
 GOLDEN = "golden.safetensors"
@@ -47,76 +36,6 @@ MEGABYTE = 1 << 20
 
 class ArtifactError(ValueError):
     """An artifact, or the weights for one, cannot be used: missing, changed, too new, or of another shape."""
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One float32 tensor of the extractor."""
-
-    name: str
-    shape: tuple[int, ...]
-    trainable: bool
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
-
-
-@dataclass(frozen=True)
-class FileEntry:
-    """What a file of the artifact must look like."""
-
-    size: int
-    sha256: str
-
-
-@dataclass(frozen=True)
-class MemoryFigure:
-    """What one runtime needs for a step of `micro_batch` examples over `width` classes."""
-
-    runtime: str
-    micro_batch: int
-    width: int
-    planned_bytes: int | None
-    """The arena that the program asks for; None where the runtime plans at run time."""
-    peak_bytes: int | None
-    """Measured: of a process that only steps, a batch of 32 in micro-batches; None where it was not measured."""
-
-
-@dataclass(frozen=True)
-class Parity:
-    """How far one runtime's gradients were from float64 when the artifact was made."""
-
-    worst_relative_error: float
-    """Largest over the gradients: L2 distance over L2 norm."""
-    worst_tensor: str
-    passed: bool
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """manifest.json.  Its own SHA-256 names the artifact, for it holds the hash of everything else."""
-
-    spec: StepSpec
-    """The model that was traced: for people, and for eager torch.  A runtime needs the signature alone."""
-    signature: StepSignature
-    bounds: Bounds
-    """Examples of one step (a smaller batch is padded, a larger one is split), and the most rows of every table."""
-    runtimes: tuple[str, ...]
-    parameters: tuple[Parameter, ...]
-    """Of the extractor, in the module's order, the frozen ones too."""
-    files: Mapping[str, FileEntry]
-    memory: tuple[MemoryFigure, ...]
-    parity: Mapping[str, Parity]
-    operators: Mapping[str, Mapping[str, int]]
-    """Per program file, how often each operator occurs."""
-    provenance: Mapping[str, Any]
-    """Seed, weights and budget that it was made from, and the versions of the tools that made it."""
-
-    def to_json(self) -> str:
-        document = {"format": FORMAT, "version": VERSION, **asdict(self)}
-        document["signature"] = self.signature.to_document()
-        return json.dumps(document, indent=1) + "\n"
 
 
 @dataclass(frozen=True)
@@ -279,87 +198,6 @@ def _manifest_from_json(text: bytes, path: Path) -> Manifest:
             "update it, or export the artifact again"
         )
     try:
-        return _manifest_from_document(document)
+        return manifest_from_document(document)
     except ValueError as error:
         raise ArtifactError(f"{path} is damaged: {error}; export it again") from error
-
-
-def _manifest_from_document(document: dict[str, Any]) -> Manifest:
-    fields = Fields(document, "")
-    manifest = Manifest(
-        spec=_spec(Fields(fields.raw("spec"), "spec")),
-        signature=StepSignature(tuple(_array_spec(entry) for entry in fields.objects("signature"))),
-        bounds=Fields(fields.raw("bounds"), "bounds").counts(least=1),
-        runtimes=fields.texts("runtimes"),
-        parameters=tuple(
-            Parameter(entry.text("name"), entry.shape("shape"), entry.flag("trainable"))
-            for entry in fields.objects("parameters")
-        ),
-        files={
-            _inside(name): FileEntry(entry.count("size"), entry.text("sha256"))
-            for name, entry in fields.named("files").items()
-        },
-        memory=tuple(
-            MemoryFigure(
-                entry.text("runtime"),
-                entry.count("micro_batch"),
-                entry.count("width"),
-                entry.optional_count("planned_bytes"),
-                entry.optional_count("peak_bytes"),
-            )
-            for entry in fields.objects("memory")
-        ),
-        parity={
-            runtime: Parity(
-                entry.real("worst_relative_error"), entry.text("worst_tensor"), entry.flag("passed")
-            )
-            for runtime, entry in fields.named("parity").items()
-        },
-        operators={name: histogram.counts() for name, histogram in fields.named("operators").items()},
-        provenance=fields.raw("provenance"),
-    )
-    symbols = {symbol for array in manifest.signature for symbol in array.symbols}
-    if set(manifest.bounds) != symbols:
-        raise ValueError(f"bounds are given for {sorted(manifest.bounds)}; expected {sorted(symbols)}")
-    for array in manifest.signature:
-        check_array(array.name, array.sizes(manifest.bounds))
-    for parameter in manifest.parameters:  # the frozen ones are no inputs
-        check_array(parameter.name, parameter.shape)
-    learning = {parameter.name: parameter.shape for parameter in manifest.parameters if parameter.trainable}
-    if learning != manifest.signature.dense_shapes:
-        raise ValueError("the trainable parameters are not the dense inputs of the signature")
-    return manifest
-
-
-def _spec(fields: Fields) -> StepSpec:
-    fields.expect(*(field.name for field in dataclass_fields(StepSpec)))
-    return StepSpec(
-        architecture=fields.text("architecture"),
-        embedding_dim=fields.count("embedding_dim", 1),
-        image_shape=cast(tuple[int, int, int], fields.shape("image_shape")),
-        objective=fields.text("objective"),
-        logits=cast(LogitKind, fields.text("logits")),
-        train=cast(TrainScope, fields.text("train")),
-        pixel_mean=fields.reals("pixel_mean"),
-        pixel_deviation=fields.reals("pixel_deviation"),
-    )
-
-
-def _array_spec(fields: Fields) -> ArraySpec:
-    fields.expect(*(field.name for field in dataclass_fields(ArraySpec)))
-    return ArraySpec(
-        name=fields.text("name"),
-        role=cast(Role, fields.text("role")),
-        shape=fields.symbolic_shape("shape"),
-        dtype=cast(Dtype, fields.text("dtype")),
-        padding=fields.real("padding"),
-        positions_in=fields.optional_text("positions_in"),
-    )
-
-
-def _inside(name: str) -> str:
-    """A manifest may come from anywhere: it must not name a file outside its directory."""
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise ValueError(f"file name {name!r} leads out of the artifact")
-    return name

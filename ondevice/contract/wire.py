@@ -4,7 +4,7 @@ Format version 2: a safetensors file whose metadata says `kind`, `version`, `rou
 
 | kind    | from   | tensors                                                                                         |
 |---------|--------|-------------------------------------------------------------------------------------------------|
-| plan    | server | none; the metadata has `settings` as well: everything in `RoundPlan`, as JSON                    |
+| plan    | server | none; the metadata has `settings` as well: the plan as JSON (`ondevice.contract.plan_settings`)  |
 | request | client | `rows.<table>` I64 [s]: the sorted ids of the rows it wants of every table, and nothing else     |
 | slice   | server | `rows.<table>` I64 [s], `table.<table>` [s, d], `side.<name>` [s], `dense.<name>`                |
 | update  | client | as slice without sides, but differences client − server; `num_examples` I64 [1], `mean_loss` F32 [1] |
@@ -18,23 +18,20 @@ Whatever is wrong, the reader raises `WireError` and nothing else.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
 
 from ondevice.contract import safetensors_file
-from ondevice.contract.choice import choice_from_document
-from ondevice.contract.exact_fields import exactly
 from ondevice.contract.plain_text import plain_text
+from ondevice.contract.plan_settings import plan_from_settings, plan_to_settings
 from ondevice.contract.safetensors_file import Bfloat16, SafetensorsError, Tensor
 from ondevice.contract.vocabulary import (
     ClientUpdate,
     FloatArray,
     IntArray,
-    LocalTraining,
     ModelSlice,
     Parameters,
     RoundPlan,
@@ -99,16 +96,7 @@ DEFAULT_LIMITS = UpdateLimits()
 
 
 def plan_to_bytes(envelope: Envelope, plan: RoundPlan) -> bytes:
-    settings = {
-        "table_sizes": dict(plan.table_sizes),
-        "sampler": plan.sampler.to_document(),
-        "weighting": plan.weighting.to_document(),
-        "transforms": [transform.to_document() for transform in plan.transforms],
-        "local_training": asdict(plan.local_training),
-        "sides": dict(plan.sides),
-    }
-    text = json.dumps(settings, allow_nan=False, separators=(",", ":"))
-    return _encode("plan", envelope, {}, {"settings": text})
+    return _encode("plan", envelope, {}, {"settings": plan_to_settings(plan)})
 
 
 def plan_from_bytes(data: bytes) -> tuple[Envelope, RoundPlan]:
@@ -117,27 +105,7 @@ def plan_from_bytes(data: bytes) -> tuple[Envelope, RoundPlan]:
     _expect_names(tensors, set())
     envelope = Envelope(_count(metadata, "round"), _count(metadata, "client"))
     try:
-        settings = json.loads(metadata["settings"], object_pairs_hook=safetensors_file.without_duplicates)
-        fields = {"table_sizes", "sampler", "weighting", "transforms", "local_training", "sides"}
-        if not isinstance(settings, dict) or set(settings) != fields:
-            raise ValueError(f"the fields are {sorted(settings)}; expected {sorted(fields)}")
-        sizes = settings["table_sizes"]
-        if not isinstance(sizes, dict) or not all(type(size) is int for size in sizes.values()):
-            raise ValueError(f"table_sizes are {sizes!r}; expected whole numbers by table")
-        if not isinstance(settings["transforms"], list):
-            raise ValueError(f"transforms are {settings['transforms']!r}; expected a list of choices")
-        sides = settings["sides"]
-        if not isinstance(sides, dict) or not all(type(table) is str for table in sides.values()):
-            raise ValueError(f"sides are {sides!r}; expected tables by side array")
-        plan = RoundPlan(
-            round_index=envelope.round_index,
-            table_sizes=sizes,
-            sampler=choice_from_document(settings["sampler"]),
-            weighting=choice_from_document(settings["weighting"]),
-            transforms=tuple(choice_from_document(entry) for entry in settings["transforms"]),
-            local_training=exactly(LocalTraining, settings["local_training"]),
-            sides=sides,
-        )
+        plan = plan_from_settings(metadata["settings"], envelope.round_index)
     except (TypeError, ValueError, RecursionError) as error:
         raise WireError(f"not a plan that this program knows: {error}") from None
     return envelope, plan

@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ondevice.contract.vocabulary import COLUMNS, IMAGES, ExampleSet, IntArray
+from server_sim.data.fingerprints import Memo, fingerprint, read_memo, write_memo
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -166,7 +167,7 @@ def write_population(
             "image_shape": list(image_shape),
             "seed": seed,
             "recipe": recipe,
-            "files": {f"{array}.npy": _fingerprint(unfinished / f"{array}.npy") for array in ARRAYS},
+            "files": {f"{array}.npy": fingerprint(unfinished / f"{array}.npy") for array in ARRAYS},
             "class_names": layout.class_names,
             "client_names": layout.client_names,
         }
@@ -249,11 +250,6 @@ def _save_images(
     images.flush()
 
 
-def _fingerprint(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
-
-
 def _rename_to_new(source: Path, target: Path) -> None:
     try:
         source.rename(target)  # fails when the target is a folder with something in it
@@ -303,8 +299,8 @@ _MANIFEST_KEYS = {
 
 def _verify_files(directory: Path, expected: dict[str, dict[str, Any]]) -> None:
     memo_path = directory / VERIFIED
-    memo = _read_memo(memo_path)
-    found: dict[str, list[int | str]] = {}
+    memo = read_memo(memo_path)
+    found: Memo = {}
     for array in ARRAYS:
         path = directory / f"{array}.npy"
         if path.name not in expected or not path.is_file():
@@ -318,29 +314,14 @@ def _verify_files(directory: Path, expected: dict[str, dict[str, Any]]) -> None:
         found[path.name] = [status.st_size, status.st_mtime_ns, wanted["sha256"]]
         if memo.get(path.name) == found[path.name]:
             continue
-        sha256 = _fingerprint(path)["sha256"]
+        sha256 = fingerprint(path)["sha256"]
         if sha256 != wanted["sha256"]:
             raise PopulationError(
                 f"{path} has sha256 {sha256}, {MANIFEST} says {wanted['sha256']}; "
                 + _MAKE_ANEW.format(directory)
             )
     if found != memo and os.access(directory, os.W_OK):
-        _write_memo(memo_path, found)
-
-
-def _read_memo(path: Path) -> dict[str, Any]:
-    """What was verified before; a missing or unreadable memo only means verifying again."""
-    try:
-        memo = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, UnicodeDecodeError, json.JSONDecodeError):
-        return {}
-    return memo if isinstance(memo, dict) else {}
-
-
-def _write_memo(path: Path, memo: dict[str, list[int | str]]) -> None:
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        json.dump(memo, file)
-    os.replace(file.name, path)
+        write_memo(memo_path, found)
 
 
 def _load(directory: Path, array: str, dtype: type[Any], shape: tuple[int, ...]) -> NDArray[Any]:

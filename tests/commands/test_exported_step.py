@@ -12,7 +12,8 @@ from helpers.tiny_artifact import SPEC, make_tiny_artifact
 
 from export.recipe import ExportRecipe
 from fedss.api.exported_step import exported_step, recipe_differences
-from ondevice.contract.artifact import Manifest, open_artifact
+from ondevice.contract.artifact import open_artifact
+from ondevice.contract.manifest import Manifest
 from ondevice.tools.cache_folder import default_cache_folder
 from server_sim.data.population import open_population
 from server_sim.experiment import load_experiment

@@ -18,8 +18,9 @@ from export.recipe import ExportRecipe
 from ondevice.backends.opening import Runtime, open_backend
 from ondevice.client.client import Client
 from ondevice.contract import safetensors_file
-from ondevice.contract.artifact import GOLDEN, Artifact, FileEntry, open_artifact, rewrite_manifest
+from ondevice.contract.artifact import GOLDEN, Artifact, open_artifact, rewrite_manifest
 from ondevice.contract.choice import Choice
+from ondevice.contract.manifest import FileEntry
 from ondevice.contract.step_signature import gradient_of
 from ondevice.contract.vocabulary import (
     COLUMNS,

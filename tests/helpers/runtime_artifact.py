@@ -13,8 +13,9 @@ from export.proof.golden import build_step, draw_features, expected_step, float6
 from ondevice.backends.eager import initial_parameters
 from ondevice.backends.opening import Runtime
 from ondevice.contract import safetensors_file
-from ondevice.contract.artifact import GOLDEN, INITIAL, Artifact, Manifest, Parameter, write_artifact
+from ondevice.contract.artifact import GOLDEN, INITIAL, Artifact, write_artifact
 from ondevice.contract.golden_step import golden_to_tensors
+from ondevice.contract.manifest import Manifest, Parameter
 from ondevice.contract.step_signature import EXAMPLES, ArraySpec, Bounds, StepSignature, rows_of
 from ondevice.contract.vocabulary import FloatArray, StepSpec
 

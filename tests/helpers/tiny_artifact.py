@@ -7,17 +7,9 @@ from pathlib import Path
 from export.proof.golden import build_step, draw_features, expected_step, float64_copy
 from ondevice.backends.eager import initial_parameters
 from ondevice.contract import safetensors_file
-from ondevice.contract.artifact import (
-    GOLDEN,
-    INITIAL,
-    Artifact,
-    Manifest,
-    MemoryFigure,
-    Parameter,
-    Parity,
-    write_artifact,
-)
+from ondevice.contract.artifact import GOLDEN, INITIAL, Artifact, write_artifact
 from ondevice.contract.golden_step import golden_to_tensors
+from ondevice.contract.manifest import Manifest, MemoryFigure, Parameter, Parity
 from ondevice.contract.step_signature import EXAMPLES, rows_of
 from ondevice.contract.vocabulary import COLUMNS, StepSpec
 
