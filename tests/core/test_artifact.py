@@ -26,10 +26,8 @@ from ondevice.contract.artifact import (
     open_artifact,
     write_artifact,
 )
-from ondevice.contract.golden_step import check_golden, compare
 from ondevice.contract.step_signature import gradient_of
-from ondevice.contract.vocabulary import COLUMNS, IMAGES, FloatArray
-from ondevice.tools.step_process import StepJob, StepProcess, StepProcessError
+from ondevice.contract.vocabulary import IMAGES
 
 
 @pytest.fixture
@@ -65,46 +63,6 @@ def test_the_manifest_states_every_input_in_order(artifact: Artifact) -> None:
     assert document["bounds"] == {"b": 4, "rows:columns": 64}
     assert artifact.signature.outputs == ("loss", *map(gradient_of, names), "gradient/columns")
     assert (artifact.micro_batch, artifact.max_width) == (4, 64)
-
-
-def test_eager_passes_its_golden_step_and_a_wrong_gradient_does_not(artifact: Artifact) -> None:
-    golden = artifact.golden()
-    backend = open_backend(artifact, "eager")
-    weights = artifact.initial()
-    assert check_golden(backend, weights, golden).passed
-    outputs = dict(backend.step({**weights, **golden.inputs}))
-    outputs["gradient/conv2.weight"] = outputs["gradient/conv2.weight"] * np.float32(1.0001)
-    comparison = compare(outputs, golden)
-    assert set(comparison.beyond) == {"conv2.weight"}
-    assert "conv2.weight" in comparison.explain()
-
-
-@pytest.mark.parametrize("ignored", ["adjust", "example_weight"])
-def test_a_runtime_that_ignores_an_input_fails_its_golden_step(ignored: str, artifact: Artifact) -> None:
-    golden = artifact.golden()
-    blank = {"adjust": np.zeros(7, np.float32), "example_weight": np.full(3, 1 / 3, np.float32)}[ignored]
-    assert golden.inputs[ignored].shape == blank.shape
-    careless = replace(golden, inputs={**golden.inputs, ignored: blank})
-    backend = open_backend(artifact, "eager")
-    assert not check_golden(backend, artifact.initial(), careless).passed
-
-
-def test_a_result_that_is_not_a_number_fails(artifact: Artifact) -> None:
-    golden = artifact.golden()
-    gradients = {gradient_of(name): gradient for name, gradient in golden.gradients.items()}
-    assert compare({"loss": np.array(golden.loss, np.float32), **gradients}, golden).passed
-    assert set(compare({"loss": np.array(np.nan, np.float32), **gradients}, golden).beyond) == {"loss"}
-    spoilt = {**gradients, "gradient/columns": gradients["gradient/columns"] * np.float32("nan")}
-    assert set(compare({"loss": np.array(golden.loss, np.float32), **spoilt}, golden).beyond) == {COLUMNS}
-
-
-def test_outputs_that_are_missing_or_out_of_order_are_no_step(artifact: Artifact) -> None:
-    golden = artifact.golden()
-    gradients = {gradient_of(name): gradient for name, gradient in golden.gradients.items()}
-    with pytest.raises(ValueError, match=r"the step gave .*; expected \['loss', "):
-        compare(gradients, golden)
-    with pytest.raises(ValueError, match=r"the step gave .*; expected \['loss', "):
-        compare({**gradients, "loss": np.array(golden.loss, np.float32)}, golden)
 
 
 def flip_a_byte(directory: Path) -> None:
@@ -279,68 +237,6 @@ def test_a_damaged_artifact_is_refused_with_the_reason(
         open_artifact(artifact.directory)
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
-        ("eager_distance", lambda values: np.full_like(values, 1e30), "eager_distance of .* is 1e"),
-        ("eager_distance", lambda values: np.full_like(values, np.nan), "eager_distance of .* is nan"),
-        ("eager_distance", lambda values: values[:-1], "golden step"),
-        ("eager_distance", lambda values: values[0], "golden step"),
-        ("input/labels", lambda values: values + 7, "expected positions among the 7 rows of columns"),
-        (
-            "input/labels",
-            lambda values: values.astype(np.float32),
-            r"labels is float32 \[3\]; the step takes int64",
-        ),
-        ("input/columns", lambda values: values[:, :-1], r"columns is float32 \[7, 7\]; the step takes"),
-        (
-            "input/columns",
-            lambda values: np.tile(values, (20, 1)),
-            r"adjust is float32 \[7\]; .*rows:columns = 140",
-        ),
-        ("input/images", lambda values: values[:, :, :-1], r"images is uint8 \[3, 1, 15, 16\]"),
-        (
-            "input/images",
-            lambda values: values.astype(np.float32),
-            r"images is float32 .*; the step takes uint8",
-        ),
-        (
-            "input/images",
-            lambda values: np.tile(values, (2, 1, 1, 1)),
-            r"labels is int64 \[3\]; .*with b = 6",
-        ),
-        ("input/adjust", lambda values: values[:-1], r"adjust is float32 \[6\]"),
-        ("input/adjust", lambda values: values * np.inf, "adjust holds NaN or infinity"),
-        ("output/gradient/conv2.weight", lambda values: values[:-1], "gradient/conv2.weight is float32"),
-        ("output/gradient/conv2.weight", lambda values: values * np.inf, "holds NaN or infinity"),
-        ("output/loss", lambda values: values[:0], "golden step"),
-        ("output/loss", lambda values: values * np.nan, "golden step"),
-    ],
-)
-def test_a_golden_step_that_proves_nothing_is_refused(
-    name: str, change: Callable[[FloatArray], FloatArray], message: str, artifact: Artifact
-) -> None:
-    tensors, _ = safetensors_file.read_file(artifact.path(GOLDEN))
-    with np.errstate(invalid="ignore"):
-        changed = {**tensors, name: np.ascontiguousarray(change(np.array(tensors[name])))}
-    spoilt = write_artifact(
-        artifact.directory, artifact.manifest, {GOLDEN: safetensors_file.to_bytes(changed, {})}
-    )
-    with pytest.raises(ArtifactError, match=message):
-        spoilt.golden()
-
-
-@pytest.mark.parametrize("name", ["input/images", "output/loss", "output/gradient/columns", "eager_distance"])
-def test_a_golden_step_that_lacks_a_tensor_is_refused_by_its_name(name: str, artifact: Artifact) -> None:
-    tensors, _ = safetensors_file.read_file(artifact.path(GOLDEN))
-    rest = {kept: np.array(value) for kept, value in tensors.items() if kept != name}
-    spoilt = write_artifact(
-        artifact.directory, artifact.manifest, {GOLDEN: safetensors_file.to_bytes(rest, {})}
-    )
-    with pytest.raises(ArtifactError, match=f"has no tensor '{name}'; export it again"):
-        spoilt.golden()
-
-
 def test_weights_that_do_not_fit_the_parameter_table_are_refused(artifact: Artifact) -> None:
     others = initial_parameters(replace(SPEC, embedding_dim=9), 3)
     wrong = write_artifact(
@@ -362,37 +258,3 @@ def test_a_runtime_that_was_not_exported_is_named(artifact: Artifact) -> None:
 def test_reading_an_artifact_and_opening_a_step_process_need_no_torch() -> None:
     program = "import sys, ondevice.contract.artifact, ondevice.tools.step_process; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2]).returncode == 0
-
-
-@pytest.mark.slow
-def test_a_step_process_takes_whole_batches_and_reports_what_a_step_costs(artifact: Artifact) -> None:
-    job = StepJob(str(artifact.directory), "eager", batch=6, width=5)
-    with StepProcess(job) as process:
-        first = process.step()
-        assert first.cpu_ms > 0
-        assert first.wall_ms > 0
-        assert process.swap_ms() > 0
-        assert process.step().loss == first.loss  # the same weights, read back from disk
-        assert process.peak_bytes() > 50 << 20  # torch alone is more than that
-        assert process.load_ms > 0
-
-
-@pytest.mark.slow
-def test_both_memory_formats_of_eager_give_the_same_loss(artifact: Artifact) -> None:
-    losses = []
-    for runtime in ("eager", "eager-channels-last"):
-        with StepProcess(StepJob(str(artifact.directory), runtime, batch=6, width=5)) as process:
-            losses.append(process.step().loss)
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-
-
-def test_a_step_process_that_fails_says_why(artifact: Artifact) -> None:
-    with pytest.raises(StepProcessError, match=r"ended with 1: .*runtime is 'onnxruntime'"):
-        StepProcess(StepJob(str(artifact.directory), "onnxruntime", batch=2, width=5))
-
-
-def test_a_step_process_that_is_killed_says_so(artifact: Artifact) -> None:
-    with StepProcess(StepJob(str(artifact.directory), "eager", batch=2, width=5)) as process:
-        process._process.kill()
-        with pytest.raises(StepProcessError, match=r"eager at batch 2 and width 5 was killed by signal 9"):
-            process.step()
