@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
+from helpers.kernel_cases import assert_close, random, sweep
 from helpers.native_kernels import (
     ACTIVATIONS,
-    FloatArray,
     Gradient,
     Kernels,
     Matrix,
@@ -21,43 +19,17 @@ from helpers.native_kernels import (
     pointer,
     shape_of,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-INSTRUCTION_SETS = ("baseline", "avx2") if platform.machine() == "x86_64" else ("baseline",)
 BY_NAME: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
     "relu": F.relu,
     "hardswish": F.hardswish,
     "hardsigmoid": F.hardsigmoid,
 }
-sweep = settings(max_examples=40, deadline=None)
-
-
-@pytest.fixture(scope="module", params=INSTRUCTION_SETS)
-def kernels(request: pytest.FixtureRequest) -> Kernels:
-    try:
-        return Kernels(request.param)
-    except LookupError as missing:
-        pytest.skip(str(missing))
-
-
-def random(seed: int, *shape: int) -> FloatArray:
-    return np.random.default_rng(seed).standard_normal(shape, np.float32)
-
-
-def assert_close(
-    found: FloatArray, expected: Tensor | FloatArray | npt.NDArray[np.float64], summed: float = 0.0
-) -> None:
-    """To float32's rounding in a sum; `expected` may come in double.  `summed`: the size of terms that may cancel."""
-    expected = np.asarray(expected, np.float64)
-    assert found.shape == expected.shape
-    distance = np.linalg.norm(found - expected)
-    assert distance <= 2e-6 * (np.linalg.norm(expected) + summed) + 1e-6 * found.size**0.5, (
-        f"{distance:.2e} apart"
-    )
 
 
 def planes(batch_first: Tensor) -> Tensor:
@@ -337,68 +309,3 @@ def test_patches_are_torchs_unfold_and_scatter_is_its_adjoint(
         pointer(gradient), out_shape, window, pointer(back), height * width, x_shape, 0, channels
     )
     assert_close(back, image_gradient[0])
-
-
-def test_channel_sums(kernels: Kernels) -> None:
-    x, out = random(0, 3, 2, 5, 7), np.full(3, np.nan, np.float32)
-    kernels.channel_sums(pointer(x), shape_of(x), pointer(out), 0, 3)
-    assert_close(out, x.astype(np.float64).sum((1, 2, 3)))
-
-
-def test_moments_survive_a_mean_far_from_zero(kernels: Kernels) -> None:
-    x = 1000 + random(0, 4, 1, 6, 6)
-    moments = np.full((2, 1, 1), np.nan, np.float32)
-    kernels.group_moments(pointer(x), shape_of(x), 1, 1e-5, pointer(moments), 0, 1)
-    exact = x.astype(np.float64)
-    np.testing.assert_allclose(moments.ravel(), [exact.mean(), 1 / exact.std()], rtol=1e-5)
-
-
-@pytest.mark.parametrize("size", [8, 24, 96])
-def test_the_moments_of_nearly_flat_planes_are_those_of_float64(kernels: Kernels, size: int) -> None:
-    """Equal numbers round the same way as they are added up: the mean must not drift away from them."""
-    x = np.ascontiguousarray(np.broadcast_to(random(0, 4, 3, 1, 1), (4, 3, size, size)))
-    x[:, :, 0, 0] += 0.5
-    moments = np.empty((2, 4, 3), np.float32)
-    kernels.group_moments(pointer(x), shape_of(x), 4, 1e-5, pointer(moments), 0, 4)
-    exact = x.astype(np.float64)
-    inverse = 1 / np.sqrt(exact.var((2, 3)) + 1e-5)
-    off = np.abs(moments[0] - exact.mean((2, 3)))
-    assert (off <= 1.5 * np.spacing(np.abs(moments[0]))).all()
-    np.testing.assert_allclose(moments[1], inverse, rtol=1e-4)
-
-
-def test_the_moments_of_a_flat_plane_are_exact(kernels: Kernels) -> None:
-    """Sums of equal numbers all round the same way, and GroupNorm magnifies what the mean is off by 1/√ε."""
-    grey = np.float32(0.7)
-    x = np.full((2, 1, 96, 96), grey)
-    moments = np.full((2, 1, 1), np.nan, np.float32)
-    kernels.group_moments(pointer(x), shape_of(x), 1, 1e-5, pointer(moments), 0, 1)
-    np.testing.assert_allclose(moments.ravel(), [grey, 1e-5**-0.5], rtol=2e-7)
-
-
-@sweep
-@given(st.data())
-def test_pixels_are_scaled_and_shifted_by_channel(kernels: Kernels, data: st.DataObject) -> None:
-    shape = tuple(data.draw(st.integers(1, most)) for most in (3, 4, 9, 40))
-    draw = np.random.default_rng(data.draw(st.integers(0, 100)))
-    images = draw.integers(0, 256, shape, np.uint8)
-    scale, shift = (draw.uniform(0.001, 3, shape[1]).astype(np.float32) for _ in range(2))
-    out = np.full(shape, np.nan, np.float32)
-    images_and_channels = shape[0] * shape[1]
-    middle = data.draw(st.integers(0, images_and_channels))  # two threads' shares
-    for begin, end in ((0, middle), (middle, images_and_channels)):
-        kernels.pixels(
-            images.ctypes.data,
-            shape[1],
-            shape[2] * shape[3],
-            pointer(scale),
-            pointer(shift),
-            pointer(out),
-            begin,
-            end,
-        )
-    spread = (array.astype(np.float64)[:, None, None] for array in (scale, shift))
-    terms = images * next(spread)
-    expected = terms - next(spread)
-    # One rounding of the product at the most, one of the difference.
-    assert (np.abs(out - expected) <= 2**-24 * (np.abs(terms) + np.abs(expected))).all()
