@@ -107,7 +107,7 @@ def _fill_root(root: Path, busybox: Path) -> None:
     shutil.copyfile(_GUEST_SOURCES / "getprop.sh", root / "bin" / "getprop")
     shutil.copyfile(_GUEST_SOURCES / "build.prop", root / "system" / "build.prop")
     compiler = find_program("aarch64-linux-gnu-g++")
-    sources = [str(source) for source in sorted(_GUEST_SOURCES.glob("*.cc"))]
+    sources = [str(source) for source in sorted(_GUEST_SOURCES.glob("*.cpp"))]
     options = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-s"]
     subprocess.run([compiler, *options, "-o", str(root / "bin" / "adbd"), *sources], check=True)
     for program in ("init", "bin/busybox", "bin/getprop", "bin/adbd"):
