@@ -4,13 +4,14 @@
 // a measuring harness needs (shell, sync) and refuses the rest.  Being process 1 it cannot be chosen by the
 // out-of-memory killer, and it adopts and reaps whatever a killed command leaves behind.
 #include <arpa/inet.h>
-#include <csignal>
-#include <cstdint>
-#include <cstdio>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
 
 #include "connection.h"
 

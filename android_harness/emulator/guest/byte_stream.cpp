@@ -1,7 +1,8 @@
 #include "byte_stream.h"
 
-#include <cerrno>
 #include <unistd.h>
+
+#include <cerrno>
 
 namespace guest {
 

@@ -4,17 +4,18 @@
 // the number of streams.  One thread, one poll loop, no locks; services are processes behind socket pairs.
 #include "connection.h"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
 #include <cstring>
-#include <fcntl.h>
 #include <map>
-#include <poll.h>
 #include <string>
-#include <sys/socket.h>
-#include <unistd.h>
 #include <vector>
 
 #include "services.h"
@@ -40,9 +41,9 @@ struct Header {
 
 struct Stream {
   std::uint32_t remote_id;
-  int service;                // our end of the socket pair
-  bool awaiting_okay;         // the client has not acknowledged our last WRTE yet
-  std::string undelivered;    // of the client's last WRTE; acknowledged once the service has taken all of it
+  int service;              // our end of the socket pair
+  bool awaiting_okay;       // the client has not acknowledged our last WRTE yet
+  std::string undelivered;  // of the client's last WRTE; acknowledged once the service has taken all of it
 };
 
 class Connection {

@@ -1,19 +1,20 @@
 // The shell service.  In version 2 every message in either direction is one byte of kind, four of length, then
 // the bytes.  When the client goes away the whole process group of the command is killed: a phone must not go on
 // training for somebody who has left.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fcntl.h>
-#include <poll.h>
 #include <string>
-#include <sys/ioctl.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include <utility>
 
 #include "byte_stream.h"
@@ -154,16 +155,13 @@ class Conversation {
       case kStdin:
         if (command_.in >= 0) unwritten_ = std::move(body);
         break;
-      case kCloseStdin:
-        stdin_ended_ = true;
-        break;
+      case kCloseStdin: stdin_ended_ = true; break;
       case kWindowSize:  // "rowsxcolumns,widthxheight"; it means nothing without a terminal
         if (command_.has_pty && std::sscanf(body.c_str(), "%hux%hu,", &window.ws_row, &window.ws_col) == 2) {
           ioctl(command_.out, TIOCSWINSZ, &window);
         }
         break;
-      default:
-        abandon();
+      default: abandon();
     }
   }
 

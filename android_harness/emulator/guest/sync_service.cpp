@@ -1,14 +1,15 @@
 // The sync protocol: a request is a four-letter id, a length and a path; integers are little-endian.
 // Anything unknown is answered with FAIL and the end of the stream, never guessed at.
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <climits>
 #include <cstdint>
 #include <cstring>
-#include <dirent.h>
-#include <fcntl.h>
 #include <string>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "byte_stream.h"
 #include "services.h"
@@ -41,7 +42,7 @@ void fail(int client, const std::string& reason) {
 }
 
 void answer_stat(int client, const std::string& path) {
-  struct stat info {};  // all zero is how version 1 says "no such file"
+  struct stat info{};  // all zero is how version 1 says "no such file"
   if (lstat(path.c_str(), &info) != 0) info = {};
   std::string message = "STAT";
   append<std::uint32_t>(message, info.st_mode);
@@ -51,7 +52,7 @@ void answer_stat(int client, const std::string& path) {
 }
 
 void answer_stat_v2(int client, const Request& request, const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   int failed = request.is("LST2") ? lstat(path.c_str(), &info) : stat(path.c_str(), &info);
   std::uint32_t error = failed ? errno : 0;
   if (failed) info = {};
@@ -73,7 +74,7 @@ void answer_stat_v2(int client, const Request& request, const std::string& path)
 void answer_list(int client, const std::string& path) {
   if (DIR* folder = opendir(path.c_str())) {
     while (dirent* entry = readdir(folder)) {
-      struct stat info {};
+      struct stat info{};
       if (fstatat(dirfd(folder), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) continue;  // gone meanwhile
       std::string message = "DENT";
       append<std::uint32_t>(message, info.st_mode);

@@ -27,11 +27,13 @@ void check_version(const Json& manifest, const std::string& path) {
     throw BadFile(path + " is damaged: its format version is not a whole number; export it again");
   const int64_t version = manifest["version"];
   if (version < kVersion)
-    throw BadFile(path + " has format version " + std::to_string(version) + "; this client reads version " +
-                  std::to_string(kVersion) + ": export it again");
+    throw BadFile(
+        path + " has format version " + std::to_string(version) + "; this client reads version " +
+        std::to_string(kVersion) + ": export it again");
   if (version > kVersion)
-    throw BadFile(path + " has format version " + std::to_string(version) + "; this client reads version " +
-                  std::to_string(kVersion) + " and is older: push a new bundle");
+    throw BadFile(
+        path + " has format version " + std::to_string(version) + "; this client reads version " +
+        std::to_string(kVersion) + " and is older: push a new bundle");
 }
 
 }  // namespace
@@ -63,25 +65,30 @@ void Artifact::read_manifest(const Json& manifest) {
       if (!bounds.count(size.symbol)) throw BadFile("bounds have no " + size.symbol);
     }
     if (!fits(spec.sizes(bounds)))
-      throw BadFile(spec.name + " " + describe(spec.sizes(bounds)) + " has a size that is 0, or too large for this client");
+      throw BadFile(
+          spec.name + " " + describe(spec.sizes(bounds)) + " has a size that is 0, or too large for this client");
   }
   for (const auto& [symbol, bound] : bounds)
     if (!symbols.count(symbol)) throw BadFile("bounds have " + symbol + ", of which no input speaks");
-  for (const auto& [name, entry] : manifest.at("files").items()) files_[name] = {count_at(entry, "size"), entry.at("sha256")};
+  for (const auto& [name, entry] : manifest.at("files").items())
+    files_[name] = {count_at(entry, "size"), entry.at("sha256")};
 }
 
 std::string Artifact::path(const std::string& name) const {
   const auto entry = files_.find(name);
-  if (entry == files_.end()) throw BadFile(directory_ + " has no " + name + "; export it for the runtime of this client");
+  if (entry == files_.end())
+    throw BadFile(directory_ + " has no " + name + "; export it for the runtime of this client");
   const std::string path = directory_ + "/" + name;
   const MappedFile file(path);
   const int64_t size = static_cast<int64_t>(file.bytes().size);
   if (size != entry->second.size)
-    throw BadFile(path + " has " + std::to_string(size) + " bytes; manifest.json says " + std::to_string(entry->second.size) +
-                  kAgain);
+    throw BadFile(
+        path + " has " + std::to_string(size) + " bytes; manifest.json says " + std::to_string(entry->second.size) +
+        kAgain);
   const std::string digest = sha256(file.bytes());
   if (digest != entry->second.sha256)
-    throw BadFile(path + " was changed: its SHA-256 is " + digest + "; manifest.json says " + entry->second.sha256 + kAgain);
+    throw BadFile(
+        path + " was changed: its SHA-256 is " + digest + "; manifest.json says " + entry->second.sha256 + kAgain);
   return path;
 }
 

@@ -1,7 +1,7 @@
 // The artifact directory as a device uses it: the part of ondevice/contract/artifact.py that a client needs.
 //
-// A file is checked against the manifest's size and SHA-256 when it is first asked for, and files that are never asked for
-// need not be there: a device is not sent the programs of other runtimes.
+// A file is checked against the manifest's size and SHA-256 when it is first asked for, and files that are never asked
+// for need not be there: a device is not sent the programs of other runtimes.
 #pragma once
 
 #include <map>

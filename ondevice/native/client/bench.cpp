@@ -41,9 +41,11 @@ void fill(MicroBatch& out, const BenchJob& job, int64_t first) {
     } else if (spec.role == Role::label) {
       put<int64_t>(array, first, count, [=](int64_t example, int64_t) { return example % width; });
     } else if (spec.dtype == Dtype::F32) {
-      put<float>(array, first, count, [](int64_t, int64_t index) { return 2 * made_up(static_cast<uint32_t>(index)) - 1; });
+      put<float>(
+          array, first, count, [](int64_t, int64_t index) { return 2 * made_up(static_cast<uint32_t>(index)) - 1; });
     } else if (spec.dtype == Dtype::U8) {
-      put<uint8_t>(array, first, count, [](int64_t, int64_t index) { return hash(static_cast<uint32_t>(index)) >> 24; });
+      put<uint8_t>(
+          array, first, count, [](int64_t, int64_t index) { return hash(static_cast<uint32_t>(index)) >> 24; });
     } else {  // 0 is a value that every vocabulary has
       const int64_t rows = spec.positions_in ? width : 1;
       put<int64_t>(array, first, count, [=](int64_t, int64_t index) { return index % rows; });
@@ -82,9 +84,17 @@ void bench(const Artifact& artifact, const BenchJob& job) {
   for (size_t i = 0; i < trained.size(); i++)
     for (size_t j = 0; trained[i].role == Role::table && j < weights[i].size(); j++)
       weights[i][j] = made_up(static_cast<uint32_t>(j)) - 0.5f;
-  say({{"event", "ready"}, {"runtime", job.runtime}, {"instruction_set", fedss_instruction_set()}, {"load_ms", load_ms},
-       {"swap_ms", swap_ms}, {"planned_bytes", step.planned_bytes()}, {"width", job.width}, {"batch", job.batch},
-       {"micro_batch", job.micro_batch}, {"threads", job.threads}});
+  say(
+      {{"event", "ready"},
+       {"runtime", job.runtime},
+       {"instruction_set", fedss_instruction_set()},
+       {"load_ms", load_ms},
+       {"swap_ms", swap_ms},
+       {"planned_bytes", step.planned_bytes()},
+       {"width", job.width},
+       {"batch", job.batch},
+       {"micro_batch", job.micro_batch},
+       {"threads", job.threads}});
   const std::vector<float> side(job.width);
   LocalSgd gradients({}, step);
   MicroBatch batch = step.empty_batch();
@@ -102,8 +112,14 @@ void bench(const Artifact& artifact, const BenchJob& job) {
       loss += step.run(arrays, gradients.next_gradients());
       gradients.accumulate();
     }
-    say({{"event", "step"}, {"step", i}, {"warmup", i < job.warmup}, {"wall_ms", wall_ms() - wall}, {"cpu_ms", cpu_ms() - cpu},
-         {"loss", loss}, {"peak_footprint_bytes", peak_footprint_bytes()}});
+    say(
+        {{"event", "step"},
+         {"step", i},
+         {"warmup", i < job.warmup},
+         {"wall_ms", wall_ms() - wall},
+         {"cpu_ms", cpu_ms() - cpu},
+         {"loss", loss},
+         {"peak_footprint_bytes", peak_footprint_bytes()}});
   }
   say({{"event", "done"}, {"peak_footprint_bytes", peak_footprint_bytes()}});
 }

@@ -36,8 +36,9 @@ std::unique_ptr<Member> chosen(const Registry<Member>& registry, const Choice& c
     settings.expect_no_more();
     return member;
   }
-  throw BadFile("there is no " + what + " '" + choice.name + "' in this client, only " + known +
-                "; this client is older than the plan: push a new bundle");
+  throw BadFile(
+      "there is no " + what + " '" + choice.name + "' in this client, only " + known +
+      "; this client is older than the plan: push a new bundle");
 }
 
 }  // namespace fedss

@@ -36,7 +36,8 @@ SliceViews slice_from(const MappedFile& answer, Envelope envelope, const RowIds&
 
 }  // namespace
 
-Client::Trained Client::converse(Envelope envelope, const RoundPlan& plan, const Ask& ask, const std::string& out) const {
+Client::Trained Client::converse(
+    Envelope envelope, const RoundPlan& plan, const Ask& ask, const std::string& out) const {
   const auto weighting = chosen(kWeightings, plan.weighting, "weighting");
   const auto sampler = chosen(kSamplers, plan.sampler, "sampler");
   const auto transforms = chosen_transforms(plan.transforms);
@@ -60,7 +61,8 @@ Client::Trained Client::converse(Envelope envelope, const RoundPlan& plan, const
   double mean_loss;
   {
     const auto step = open_step(artifact, place_.runtime, place_.threads);
-    mean_loss = train_locally(*step, {plan, examples_, positions, *weighting, private_seed_}, sample, slice.sides, weights);
+    mean_loss =
+        train_locally(*step, {plan, examples_, positions, *weighting, private_seed_}, sample, slice.sides, weights);
   }
   if (!std::isfinite(mean_loss))
     throw CheckFailed("local training diverged: the mean loss is not finite; use a lower learning rate");

@@ -1,5 +1,5 @@
-// A client of the federation: it asks for rows, trains the slice it gets, and answers with the difference.  The C++ twin of
-// ondevice/client/client.py.
+// A client of the federation: it asks for rows, trains the slice it gets, and answers with the difference.  The C++
+// twin of ondevice/client/client.py.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ class Client {
   Client(const ExampleSet& examples, uint64_t private_seed, const StepPlace& place)
       : examples_(examples), private_seed_(private_seed), place_(place) {}
 
-  // Lines 5-11 of Algorithm 1: writes the update to `out`, and returns what it was trained on and its mean loss.  Everything
-  // random is a function of (seed, round), so it can be held again from its start.
+  // Lines 5-11 of Algorithm 1: writes the update to `out`, and returns what it was trained on and its mean loss.
+  // Everything random is a function of (seed, round), so it can be held again from its start.
   struct Trained {
     int64_t num_examples;
     double mean_loss;

@@ -16,7 +16,8 @@ ExampleSet::ExampleSet(const std::string& path) : file_(path) {
     throw BadFile(path + ": " + error.what());
   }
   const auto found = file.tensors.find("labels");
-  if (found == file.tensors.end()) throw BadFile(path + ": expected labels, and a tensor feature/NAME for each feature");
+  if (found == file.tensors.end())
+    throw BadFile(path + ": expected labels, and a tensor feature/NAME for each feature");
   const TensorView& labels = found->second;
   if (labels.dtype != Dtype::I64 || labels.shape.size() != 1)
     throw BadFile(path + ": labels are " + labels.describe() + "; expected I64 [N]");
@@ -29,8 +30,9 @@ ExampleSet::ExampleSet(const std::string& path) : file_(path) {
     if (name.rfind(prefix, 0)) throw BadFile(path + ": unknown tensor " + name + "; expected labels and feature/NAME");
     const bool known = tensor.dtype == Dtype::U8 || tensor.dtype == Dtype::I64 || tensor.dtype == Dtype::F32;
     if (!known || tensor.shape.empty() || tensor.shape[0] != labels.shape[0])
-      throw BadFile(path + ": " + name + " is " + tensor.describe() + "; expected U8, I64 or F32 [" +
-                    std::to_string(labels_.size()) + ", ...], an entry per label");
+      throw BadFile(
+          path + ": " + name + " is " + tensor.describe() + "; expected U8, I64 or F32 [" +
+          std::to_string(labels_.size()) + ", ...], an entry per label");
     features_[name.substr(prefix.size())] = tensor;
   }
 }
@@ -41,8 +43,9 @@ uint64_t read_seed(const std::string& path) {
   if (!text.empty() && text.back() == '\n') text.remove_suffix(1);
   uint64_t seed = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+  // The text is never quoted: it is secret.
   if (error != std::errc() || end != text.data() + text.size())
-    throw BadFile(path + ": expected one whole number below 2^64, the client's private seed");  // never quoted: it is secret
+    throw BadFile(path + ": expected one whole number below 2^64, the client's private seed");
   return seed;
 }
 

@@ -1,5 +1,5 @@
-// One JSON object of a plan: the C++ twin of ondevice/contract/exact_fields.py.  Every field is asked for by name and none
-// may be left over: a setting which an older client would ignore is an error, not another experiment.
+// One JSON object of a plan: the C++ twin of ondevice/contract/exact_fields.py.  Every field is asked for by name and
+// none may be left over: a setting which an older client would ignore is an error, not another experiment.
 #pragma once
 
 #include <optional>

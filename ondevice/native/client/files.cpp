@@ -52,7 +52,8 @@ void WholeFile::publish() {
   bool written = std::fflush(file_) == 0 && fsync(fileno(file_)) == 0;
   written = std::fclose(file_) == 0 && written;
   file_ = nullptr;
-  if (!written || std::rename(temporary_.c_str(), path_.c_str())) throw BadFile("cannot write " + path_ + ": " + reason());
+  if (!written || std::rename(temporary_.c_str(), path_.c_str()))
+    throw BadFile("cannot write " + path_ + ": " + reason());
 }
 
 }  // namespace fedss

@@ -1,4 +1,4 @@
-// Files as the client uses them: read by mapping, so that only the pages in use take memory, and written whole or not at all.
+// Files as the client uses them: mapped to be read, so that only pages in use take memory; written whole or not at all.
 #pragma once
 
 #include <cstddef>

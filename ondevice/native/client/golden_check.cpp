@@ -55,8 +55,8 @@ class GoldenFile {
 };
 
 void compare(
-    Comparison& so_far, const std::string& name, const float* found, const std::vector<float>& expected, double eager_distance,
-    double slack) {
+    Comparison& so_far, const std::string& name, const float* found, const std::vector<float>& expected,
+    double eager_distance, double slack) {
   double norm = 0, distance = 0;
   for (size_t i = 0; i < expected.size(); i++) {
     const double difference = static_cast<double>(found[i]) - expected[i];
@@ -65,9 +65,11 @@ void compare(
   }
   norm = std::sqrt(norm), distance = std::sqrt(distance);
   if (!(eager_distance >= 0 && eager_distance <= kLargestEagerDistance * std::max(norm, kSmallestNorm)))
-    throw BadFile("golden.safetensors: eager_distance of " + name + " is " + std::to_string(eager_distance) +
-                  ", and would excuse a wrong gradient; export it again");
-  const double allowed = slack * std::max({kRelativeTolerance * norm, kEagerMultiple * eager_distance, kAbsoluteTolerance});
+    throw BadFile(
+        "golden.safetensors: eager_distance of " + name + " is " + std::to_string(eager_distance) +
+        ", and would excuse a wrong gradient; export it again");
+  const double allowed =
+      slack * std::max({kRelativeTolerance * norm, kEagerMultiple * eager_distance, kAbsoluteTolerance});
   const double relative = distance / std::max(norm, kAbsoluteTolerance / kRelativeTolerance);
   so_far.outputs++;
   so_far.missed += !(distance <= allowed);  // written so that a NaN misses it too
@@ -77,7 +79,7 @@ void compare(
   so_far.worst_relative_error = relative;
 }
 
-// The golden step's inputs with the examples that are missing to a micro-batch; `values` become what the symbols stand for.
+// The golden step's inputs with the examples that are missing to a micro-batch; `values` become the symbols' sizes.
 std::vector<NamedArray> padded_inputs(const GoldenFile& golden, const Artifact& artifact, Bounds& values) {
   std::vector<NamedArray> given, padded;
   StepArrays arrays;
@@ -116,7 +118,8 @@ Comparison check_golden(const Artifact& artifact, TrainingStep& step, double sla
   const std::vector<float> eager_distance = golden.floats("eager_distance", {outputs});  // the loss's is last
   Comparison result;
   for (size_t i = 0; i < trained.size(); i++) {
-    const std::vector<float> expected = golden.floats("output/" + gradient_of(trained[i].name), trained[i].sizes(values));
+    const std::vector<float> expected =
+        golden.floats("output/" + gradient_of(trained[i].name), trained[i].sizes(values));
     compare(result, trained[i].name, gradients[i].data(), expected, eager_distance[i], slack);
   }
   compare(result, "loss", &loss, golden.floats("output/loss", {1}), eager_distance.back(), slack);

@@ -1,5 +1,5 @@
-// Whether this client reproduces the artifact's golden step: the C++ twin of ondevice/contract/golden_step.py, tolerance for
-// tolerance.
+// Whether this client reproduces the artifact's golden step: the C++ twin of ondevice/contract/golden_step.py,
+// tolerance for tolerance.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// E local epochs of SGD on a client's own examples: the C++ twin of ondevice/client/local_training.py, operation for operation.
+// E local epochs of SGD on a client's own examples.
+// The C++ twin of ondevice/client/local_training.py, operation for operation.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// fedss-client: a whole client of the federation in one program, without Python and without torch.  The verb `converse` holds
-// the conversation of a round; `check` and `bench` prove and measure the artifact on this device.
+// fedss-client: a whole client of the federation in one program, without Python and without torch.  The verb `converse`
+// holds the conversation of a round; `check` and `bench` prove and measure the artifact on this device.
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -38,8 +38,8 @@ std::pair<Envelope, RoundPlan> open_plan(const std::string& path) {
   }
 }
 
-// The conversation of ondevice/client/client.py, replayed: a question that is not answered yet is written out, and so is the
-// update at its end.
+// The conversation of ondevice/client/client.py, replayed: a question that is not answered yet is written out, and so
+// is the update at its end.
 void converse(Arguments& arguments) {
   const std::string data = arguments.text("--data"), seed_path = arguments.text("--seed-file");
   const std::string plan_path = arguments.text("--plan"), answers = arguments.text("--answers");
@@ -55,8 +55,13 @@ void converse(Arguments& arguments) {
   const Ask ask = [&](const std::string& question) -> const MappedFile& { return replay.ask(question); };
   try {
     const Client::Trained trained = client.converse(envelope, plan, ask, out);
-    say({{"event", "trained"}, {"num_examples", trained.num_examples}, {"mean_loss", trained.mean_loss},
-         {"wall_ms", wall_ms() - wall}, {"cpu_ms", cpu_ms() - cpu}, {"peak_footprint_bytes", peak_footprint_bytes()}});
+    say(
+        {{"event", "trained"},
+         {"num_examples", trained.num_examples},
+         {"mean_loss", trained.mean_loss},
+         {"wall_ms", wall_ms() - wall},
+         {"cpu_ms", cpu_ms() - cpu},
+         {"peak_footprint_bytes", peak_footprint_bytes()}});
   } catch (const Unanswered& open) {
     WholeFile file(out);
     file.write(open.question.data(), open.question.size());
@@ -73,13 +78,20 @@ void check(Arguments& arguments) {
   const Artifact artifact(directory);
   const double slack = runtime == kRuntime ? 1 : kBaselineSlack;
   const Comparison comparison = check_golden(artifact, *open_step(artifact, runtime, threads), slack);
-  say({{"event", "checked"}, {"runtime", runtime}, {"instruction_set", fedss_instruction_set()}, {"passed", !comparison.missed},
-       {"outputs", comparison.outputs}, {"missed", comparison.missed}, {"worst_tensor", comparison.worst_tensor},
+  say(
+      {{"event", "checked"},
+       {"runtime", runtime},
+       {"instruction_set", fedss_instruction_set()},
+       {"passed", !comparison.missed},
+       {"outputs", comparison.outputs},
+       {"missed", comparison.missed},
+       {"worst_tensor", comparison.worst_tensor},
        {"worst_relative_error", comparison.worst_relative_error}});
   if (comparison.missed)
-    throw CheckFailed(std::to_string(comparison.missed) + " of " + std::to_string(comparison.outputs) +
-                      " outputs miss the golden step's tolerance, by up to " + std::to_string(comparison.worst_excess) +
-                      " times; do not train with this client on this device");
+    throw CheckFailed(
+        std::to_string(comparison.missed) + " of " + std::to_string(comparison.outputs) +
+        " outputs miss the golden step's tolerance, by up to " + std::to_string(comparison.worst_excess) +
+        " times; do not train with this client on this device");
 }
 
 void run_bench(Arguments& arguments) {

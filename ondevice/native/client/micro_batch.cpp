@@ -20,8 +20,9 @@ const TensorView& feature_of(const ExampleSet& examples, const ArraySpec& spec) 
     throw BadFile("the examples have no feature/" + spec.name + "; the step takes " + spec.describe());
   const TensorView& given = found->second;
   if (given.dtype != spec.dtype || !same_but_for_the_first(spec.shape, given.shape))
-    throw BadFile("feature/" + spec.name + " is " + given.describe() + "; the step takes " + spec.describe() +
-                  ": export for that shape");
+    throw BadFile(
+        "feature/" + spec.name + " is " + given.describe() + "; the step takes " + spec.describe() +
+        ": export for that shape");
   return given;
 }
 
@@ -32,8 +33,9 @@ void to_positions(uint8_t* numbers, int64_t count, const std::vector<int64_t>& r
     std::memcpy(&id, numbers + i * sizeof id, sizeof id);
     const auto found = std::lower_bound(row_ids.begin(), row_ids.end(), id);
     if (found == row_ids.end() || *found != id)
-      throw BadFile(spec.name + " holds " + std::to_string(id) + ", a row of " + *spec.positions_in +
-                    " that was not asked for; choose a sampler that asks for it");
+      throw BadFile(
+          spec.name + " holds " + std::to_string(id) + ", a row of " + *spec.positions_in +
+          " that was not asked for; choose a sampler that asks for it");
     const int64_t position = found - row_ids.begin();
     std::memcpy(numbers + i * sizeof position, &position, sizeof position);
   }

@@ -12,8 +12,8 @@
 
 namespace fedss {
 
-// Features, labels and weights of as many examples as a step takes, in the signature's order; what is left over is padding,
-// which weighs nothing.
+// Features, labels and weights of as many examples as a step takes, in the signature's order; what is left over is
+// padding, which weighs nothing.
 using MicroBatch = std::vector<NamedArray>;
 
 MicroBatch empty_batch(const StepSignature&, const Bounds&);
@@ -25,11 +25,12 @@ class BatchGatherer {
   BatchGatherer(const StepSignature&, const ExampleSet&, const RowIds&);
 
   // Examples `batch[first]` and on, as many as a step takes; a copy of bytes per example and array.
-  void fill(MicroBatch&, const std::vector<int64_t>& batch, const std::vector<float>& example_weight, size_t first) const;
+  void fill(
+      MicroBatch&, const std::vector<int64_t>& batch, const std::vector<float>& example_weight, size_t first) const;
 
  private:
   struct Source {
-    const uint8_t* bytes;                // of the first example
+    const uint8_t* bytes;                 // of the first example
     const std::vector<int64_t>* row_ids;  // global ids become positions among these; null where values are values
   };
   std::vector<Source> sources_;  // in the order of a MicroBatch

@@ -21,7 +21,11 @@ struct DtypeName {
   int64_t size;
 };
 constexpr std::array<DtypeName, 5> kDtypes{
-    {{Dtype::F32, "F32", 4}, {Dtype::F16, "F16", 2}, {Dtype::BF16, "BF16", 2}, {Dtype::I64, "I64", 8}, {Dtype::U8, "U8", 1}}};
+    {{Dtype::F32, "F32", 4},
+     {Dtype::F16, "F16", 2},
+     {Dtype::BF16, "BF16", 2},
+     {Dtype::I64, "I64", 8},
+     {Dtype::U8, "U8", 1}}};
 
 const DtypeName& named(Dtype dtype) {
   return *std::find_if(kDtypes.begin(), kDtypes.end(), [&](const DtypeName& entry) { return entry.dtype == dtype; });
@@ -36,7 +40,8 @@ struct Entry {
 
 Dimensions counts(const std::string& name, const char* what, const Json& list) {
   if (!list.is_array() || list.size() > kMaxDimensions || !std::all_of(list.begin(), list.end(), is_count))
-    throw BadFile(name + ": " + what + " must be at most " + std::to_string(kMaxDimensions) + " whole numbers, 0 or more");
+    throw BadFile(
+        name + ": " + what + " must be at most " + std::to_string(kMaxDimensions) + " whole numbers, 0 or more");
   return list.get<Dimensions>();
 }
 
@@ -47,7 +52,8 @@ Entry entry_of(const std::string& name, const Json& value) {
   const Dimensions offsets = counts(name, "data_offsets", value["data_offsets"]);
   if (offsets.size() != 2) throw BadFile(name + ": " + std::to_string(offsets.size()) + " data_offsets; expected two");
   const Json& dtype = value["dtype"];
-  const auto known = std::find_if(kDtypes.begin(), kDtypes.end(), [&](const DtypeName& entry) { return dtype == entry.name; });
+  const auto known =
+      std::find_if(kDtypes.begin(), kDtypes.end(), [&](const DtypeName& entry) { return dtype == entry.name; });
   if (known == kDtypes.end()) throw BadFile(name + ": unknown dtype; expected one of F32, F16, BF16, I64, U8");
   return {name, &*known, counts(name, "shape", value["shape"]), offsets[0], offsets[1]};
 }
@@ -127,11 +133,13 @@ void TensorView::subtract_from(float* values) const {
 }
 
 TensorFile read_tensors(Bytes file) {
-  if (file.size < 8) throw BadFile(std::to_string(file.size) + " bytes; expected at least the 8 of the header's length");
+  if (file.size < 8)
+    throw BadFile(std::to_string(file.size) + " bytes; expected at least the 8 of the header's length");
   const uint64_t header_size = number_at<uint64_t>(file, 0);
   if (header_size > kMaxHeaderBytes || header_size > file.size - 8)
-    throw BadFile("the header claims " + std::to_string(header_size) + " bytes; " + std::to_string(file.size - 8) +
-                  " are there and " + std::to_string(kMaxHeaderBytes) + " are allowed");
+    throw BadFile(
+        "the header claims " + std::to_string(header_size) + " bytes; " + std::to_string(file.size - 8) +
+        " are there and " + std::to_string(kMaxHeaderBytes) + " are allowed");
   const Json header = parse_json({reinterpret_cast<const char*>(file.data) + 8, header_size}, "the header");
   if (!header.is_object()) throw BadFile("the header is not a JSON object");
   TensorFile result;
@@ -149,16 +157,17 @@ TensorFile read_tensors(Bytes file) {
   if (entries.size() > kMaxTensors)
     throw BadFile(std::to_string(entries.size()) + " tensors; at most " + std::to_string(kMaxTensors) + " are allowed");
   const auto offsets = [](const Entry& entry) { return std::pair(entry.start, entry.end); };
-  std::stable_sort(entries.begin(), entries.end(), [&](const Entry& a, const Entry& b) { return offsets(a) < offsets(b); });
+  std::stable_sort(
+      entries.begin(), entries.end(), [&](const Entry& a, const Entry& b) { return offsets(a) < offsets(b); });
   const Bytes body{file.data + 8 + header_size, file.size - 8 - header_size};
   int64_t expected_start = 0;
   for (const Entry& entry : entries) {
     if (entry.start != expected_start || entry.end - entry.start != byte_count(entry) ||
         static_cast<uint64_t>(entry.end) > body.size)
-      throw BadFile(entry.name + ": offsets " + std::to_string(entry.start) + " to " + std::to_string(entry.end) + " for " +
-                    entry.dtype->name + " " + describe(entry.shape) + "; expected to start at " +
-                    std::to_string(expected_start) + ", to hold exactly its bytes and to end within the " +
-                    std::to_string(body.size) + " bytes of data");
+      throw BadFile(
+          entry.name + ": offsets " + std::to_string(entry.start) + " to " + std::to_string(entry.end) + " for " +
+          entry.dtype->name + " " + describe(entry.shape) + "; expected to start at " + std::to_string(expected_start) +
+          ", to hold exactly its bytes and to end within the " + std::to_string(body.size) + " bytes of data");
     expected_start = entry.end;
     const Bytes bytes{body.data + entry.start, static_cast<size_t>(entry.end - entry.start)};
     result.tensors[entry.name] = {entry.dtype->dtype, entry.shape, bytes};

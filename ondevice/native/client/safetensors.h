@@ -1,4 +1,5 @@
-// The safetensors container, read without trusting it: the C++ twin of ondevice/contract/safetensors_file.py, limit for limit.
+// The safetensors container, read without trusting it.
+// The C++ twin of ondevice/contract/safetensors_file.py, limit for limit.
 //
 // Tensors are views of the file's bytes.  Data may lie at any offset, so numbers are copied out and never pointed at.
 #pragma once

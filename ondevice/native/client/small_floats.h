@@ -1,4 +1,5 @@
-// The two 16-bit floats that weights may travel in, to and from float32; rounded to nearest, ties to even, as numpy does.
+// The two 16-bit floats that weights may travel in, to and from float32; rounded as numpy does: to nearest,
+// ties to even.
 #pragma once
 
 #include <bit>

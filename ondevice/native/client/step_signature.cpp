@@ -56,7 +56,8 @@ ArraySpec spec_from_document(const Json& document) {
     const Json& dtype = document["dtype"];
     const auto is_type = [&](const TypeName& entry) { return dtype == entry.name; };
     const auto type = std::find_if(std::begin(kTypes), std::end(kTypes), is_type);
-    if (type == std::end(kTypes)) throw BadFile(spec.name + ": dtype is " + dtype.dump() + "; expected float32, int64 or uint8");
+    if (type == std::end(kTypes))
+      throw BadFile(spec.name + ": dtype is " + dtype.dump() + "; expected float32, int64 or uint8");
     spec.dtype = type->dtype;
   }
   if (document.contains("padding")) {
@@ -71,11 +72,13 @@ ArraySpec spec_from_document(const Json& document) {
 // What Python leaves to numpy: roles fix the shapes that this client gathers and pads by.
 bool has_the_shape_of_its_role(const ArraySpec& spec) {
   const auto numbers_from = [&](size_t first) {
-    return std::all_of(spec.shape.begin() + first, spec.shape.end(), [](const Size& size) { return size.symbol.empty(); });
+    return std::all_of(
+        spec.shape.begin() + first, spec.shape.end(), [](const Size& size) { return size.symbol.empty(); });
   };
   const std::string leading = spec.shape.empty() ? "" : spec.shape[0].symbol;
   const size_t rank = spec.shape.size();
-  if (spec.positions_in && (spec.dtype != Dtype::I64 || (spec.role != Role::feature && spec.role != Role::label))) return false;
+  if (spec.positions_in && (spec.dtype != Dtype::I64 || (spec.role != Role::feature && spec.role != Role::label)))
+    return false;
   switch (spec.role) {
     case Role::dense: return spec.dtype == Dtype::F32 && numbers_from(0);
     case Role::table: return spec.dtype == Dtype::F32 && rank == 2 && leading == rows_of(spec.name) && numbers_from(1);
@@ -111,13 +114,15 @@ StepSignature::StepSignature(std::vector<ArraySpec> inputs) : inputs_(std::move(
   std::set<std::string> names, tables;
   Role last = Role::dense;
   for (const ArraySpec& spec : inputs_) {
-    if (!names.insert(spec.name).second) throw BadFile("two inputs are called " + spec.name + "; expected every name once");
+    if (!names.insert(spec.name).second)
+      throw BadFile("two inputs are called " + spec.name + "; expected every name once");
     if (spec.role < last)
       throw BadFile(spec.name + " comes too late; expected dense, table, side, feature, label, example_weight");
     last = spec.role;
     if (spec.role == Role::table) tables.insert(rows_of(spec.name));
   }
-  if (of_role({Role::example_weight}).size() != 1) throw BadFile("expected exactly one input with the role example_weight");
+  if (of_role({Role::example_weight}).size() != 1)
+    throw BadFile("expected exactly one input with the role example_weight");
   for (const ArraySpec& spec : inputs_) {
     bool known = !spec.positions_in || tables.count(rows_of(*spec.positions_in));
     for (const Size& size : spec.shape) known = known && (!starts_with_rows(size.symbol) || tables.count(size.symbol));
@@ -150,7 +155,8 @@ Bounds symbol_values(const StepSignature& signature, const StepArrays& arrays) {
     bool fits = array.dtype == spec.dtype && array.shape.size() == spec.shape.size();
     for (size_t i = 0; fits && i < spec.shape.size(); i++) {
       const Size& size = spec.shape[i];
-      const int64_t expected = size.symbol.empty() ? size.number : values.emplace(size.symbol, array.shape[i]).first->second;
+      const int64_t expected =
+          size.symbol.empty() ? size.number : values.emplace(size.symbol, array.shape[i]).first->second;
       fits = array.shape[i] == expected;
     }
     if (!fits) {
@@ -175,9 +181,11 @@ Bounds check_arrays(const StepSignature& signature, const StepArrays& arrays, co
     const auto most = bounds.find(symbol);
     if (value >= 1 && (most == bounds.end() || value <= most->second)) continue;
     const bool examples = symbol == kExamples;
-    const std::string room = examples ? "split the batch" : "export with room for " + std::to_string(value) + " or more";
-    throw BadFile(std::to_string(value) + " " + (examples ? "examples" : "rows of " + symbol.substr(5)) +
-                  "; the step takes 1 to " + (most == bounds.end() ? "any" : std::to_string(most->second)) + ": " + room);
+    const std::string room =
+        examples ? "split the batch" : "export with room for " + std::to_string(value) + " or more";
+    throw BadFile(
+        std::to_string(value) + " " + (examples ? "examples" : "rows of " + symbol.substr(5)) +
+        "; the step takes 1 to " + (most == bounds.end() ? "any" : std::to_string(most->second)) + ": " + room);
   }
   for (const ArraySpec& spec : signature.inputs()) {
     if (!spec.positions_in) continue;
@@ -186,16 +194,19 @@ Bounds check_arrays(const StepSignature& signature, const StepArrays& arrays, co
     for (int64_t i = 0, count = element_count(array.shape); i < count; i++) {
       const int64_t position = static_cast<const int64_t*>(array.data)[i];
       if (position < 0 || position >= rows)
-        throw BadFile(spec.name + " holds " + std::to_string(position) + "; expected positions among the " +
-                      std::to_string(rows) + " rows of " + *spec.positions_in);
+        throw BadFile(
+            spec.name + " holds " + std::to_string(position) + "; expected positions among the " +
+            std::to_string(rows) + " rows of " + *spec.positions_in);
     }
   }
   return values;
 }
 
 NamedArray::NamedArray(ArraySpec its_spec, Dimensions its_shape)
-    : spec(std::move(its_spec)), shape(std::move(its_shape)),
-      entry_bytes(byte_size(spec.dtype) * element_count({shape.begin() + 1, shape.end()})), bytes_(shape[0] * entry_bytes) {
+    : spec(std::move(its_spec)),
+      shape(std::move(its_shape)),
+      entry_bytes(byte_size(spec.dtype) * element_count({shape.begin() + 1, shape.end()})),
+      bytes_(shape[0] * entry_bytes) {
   pad_from(0);
 }
 

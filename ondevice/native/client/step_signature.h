@@ -1,5 +1,5 @@
-// THE contract: a training step is named arrays in, named arrays out.  The C++ twin of ondevice/contract/step_signature.py,
-// which describes it; nothing else in this client knows an order or a type.
+// THE contract: a training step is named arrays in, named arrays out.  The C++ twin of
+// ondevice/contract/step_signature.py, which describes it; nothing else in this client knows an order or a type.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// Weights live inside the program, which hands out tensors that share their memory: a step writes the caller's weights there
-// first.  Its number of rows is fixed, so tables and side arrays are padded (`padded` in ondevice/contract/step_signature.py).
+// Weights live inside the program, which hands out tensors that share their memory: a step writes the caller's weights
+// there first.  Its number of rows is fixed, so tables and side arrays are padded (`padded` in
+// ondevice/contract/step_signature.py).
 #include "stock_step.h"
 
 #include <executorch/extension/module/module.h>
@@ -31,7 +32,8 @@ class StockStep final : public TrainingStep {
  public:
   explicit StockStep(const Artifact& artifact)
       // Read into memory that can be written to, because the parameters are in it.
-      : TrainingStep(artifact), module_(artifact.path("stock_step.pte"), Module::LoadMode::File),
+      : TrainingStep(artifact),
+        module_(artifact.path("stock_step.pte"), Module::LoadMode::File),
         trained_(artifact.signature.trained()) {
     const std::vector<EValue> names = execute("__et_training_fqn_forward", {});
     const int64_t first_gradient = execute("__et_training_gradients_index_forward", {})[0].toInt();
@@ -46,13 +48,15 @@ class StockStep final : public TrainingStep {
         }
       position[name] = i;
     }
-    for (const ArraySpec& spec : signature().of_role({Role::side})) sides_.emplace_back(spec, spec.sizes(artifact.bounds));
+    for (const ArraySpec& spec : signature().of_role({Role::side}))
+      sides_.emplace_back(spec, spec.sizes(artifact.bounds));
     const MicroBatch zeros = empty_batch();
     StepArrays arrays;
     add_batch(arrays, zeros);
     const std::vector<EValue> outputs = forward(arrays);  // one run on zeros, to be handed the parameters
     for (const ArraySpec& spec : trained_) {
-      if (!position.count(spec.name)) throw BadFile("stock_step.pte has no parameter " + spec.name + "; export it again");
+      if (!position.count(spec.name))
+        throw BadFile("stock_step.pte has no parameter " + spec.name + "; export it again");
       gradient_at_.push_back(first_gradient + position[spec.name]);
       parameters_.push_back(outputs.at(first_parameter + position[spec.name]).toTensor().mutable_data_ptr<float>());
     }
@@ -100,8 +104,9 @@ class StockStep final : public TrainingStep {
   std::vector<EValue> execute(const char* method, const std::vector<TensorPtr>& inputs) {
     auto result = module_.execute(method, std::vector<EValue>(inputs.begin(), inputs.end()));
     if (!result.ok())
-      throw BadFile(std::string("stock_step.pte: ") + method + " failed with ExecuTorch error " +
-                    std::to_string(static_cast<int>(result.error())) + "; export it again, with this version of ExecuTorch");
+      throw BadFile(
+          std::string("stock_step.pte: ") + method + " failed with ExecuTorch error " +
+          std::to_string(static_cast<int>(result.error())) + "; export it again, with this version of ExecuTorch");
     return std::move(*result);
   }
 
@@ -114,6 +119,8 @@ class StockStep final : public TrainingStep {
 
 }  // namespace
 
-std::unique_ptr<TrainingStep> open_stock_step(const Artifact& artifact) { return std::make_unique<StockStep>(artifact); }
+std::unique_ptr<TrainingStep> open_stock_step(const Artifact& artifact) {
+  return std::make_unique<StockStep>(artifact);
+}
 
 }  // namespace fedss

@@ -13,8 +13,8 @@ using Json = nlohmann::ordered_json;
 // Raises BadFile, which starts with `what`.
 Json parse_json(std::string_view text, const std::string& what);
 
-// The member `name` of an object: a count, or a list of them.  BadFile where it is something else; Json::exception where
-// there is none.
+// The member `name` of an object: a count, or a list of them.  BadFile where it is something else; Json::exception
+// where there is none.
 int64_t count_at(const Json& object, const char* name);
 std::vector<int64_t> counts_at(const Json& object, const char* name);
 

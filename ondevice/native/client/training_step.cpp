@@ -22,7 +22,8 @@ class FunctionalStep final : public TrainingStep {
   explicit FunctionalStep(const Artifact& artifact) : TrainingStep(artifact), trained_(artifact.signature.trained()) {
     const std::string path = artifact.path("step.pte");
     program_.reset(fedss_open(path.c_str(), /*profiled=*/false));
-    if (!program_) throw BadFile(path + ": " + fedss_last_error() + "; export it again, with this version of ExecuTorch");
+    if (!program_)
+      throw BadFile(path + ": " + fedss_last_error() + "; export it again, with this version of ExecuTorch");
   }
 
   int64_t planned_bytes() override { return fedss_planned_memory(program_.get()); }
@@ -54,7 +55,8 @@ class FunctionalStep final : public TrainingStep {
 
 std::unique_ptr<TrainingStep> open_step(const Artifact& artifact, const std::string& runtime, int threads) {
   if (!fedss_set_threads(threads))
-    throw Failure(1, "ExecuTorch could not make a pool of " + std::to_string(threads) + " threads; is there a /proc/cpuinfo?");
+    throw Failure(
+        1, "ExecuTorch could not make a pool of " + std::to_string(threads) + " threads; is there a /proc/cpuinfo?");
   if (runtime == "executorch") return std::make_unique<FunctionalStep>(artifact);
   if (runtime == "executorch-stock") return open_stock_step(artifact);
   throw UsageError("--runtime is '" + runtime + "'; this client has executorch and executorch-stock");
@@ -79,7 +81,8 @@ Arrays TrainingStep::gradient_room() const {
 float TrainingStep::run(const StepArrays& arrays, Arrays& gradients) {
   const int64_t examples = check_arrays(signature(), arrays, artifact_.bounds).at(kExamples);
   if (examples != micro_batch())
-    throw BadFile(std::to_string(examples) + " examples; the step takes " + std::to_string(micro_batch()) + ": pad the batch");
+    throw BadFile(
+        std::to_string(examples) + " examples; the step takes " + std::to_string(micro_batch()) + ": pad the batch");
   return run_checked(arrays, gradients);
 }
 

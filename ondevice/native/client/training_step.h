@@ -19,7 +19,7 @@ class TrainingStep {
   MicroBatch empty_batch() const { return fedss::empty_batch(signature(), artifact_.bounds); }
   // Arrays for gradients: as the weights, but with room for the most rows that a step takes.
   Arrays gradient_room() const;
-  // The signature's inputs, all examples of a micro-batch; read where they lie.  Writes the gradients and returns the loss.
+  // The signature's inputs, of a whole micro-batch; read where they lie.  Writes the gradients and returns the loss.
   float run(const StepArrays&, Arrays& gradients);
 
   virtual int64_t planned_bytes() = 0;
@@ -36,8 +36,8 @@ class TrainingStep {
 void add_weights(StepArrays&, const StepSignature&, const Arrays& weights, const Bounds& values);
 void add_batch(StepArrays&, const MicroBatch&);
 
-// The names of `ondevice.backends.opening`: `executorch`, our step with our kernels (`step.pte`), or `executorch-stock`, the
-// baseline to compare with (`stock_step.pte`).
+// The names of `ondevice.backends.opening`: `executorch`, our step with our kernels (`step.pte`), or
+// `executorch-stock`, the baseline to compare with (`stock_step.pte`).
 std::unique_ptr<TrainingStep> open_step(const Artifact&, const std::string& runtime, int threads);
 
 }  // namespace fedss

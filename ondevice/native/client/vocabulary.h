@@ -31,8 +31,8 @@ struct RoundPlan {
   std::vector<std::pair<std::string, std::string>> sides;  // side array that comes with every slice -> its table
 };
 
-// Table -> sorted and unique row ids; a row's position among them is how a step knows it.  In the order of the draw, which is
-// that of the tensors in a request.
+// Table -> sorted and unique row ids; a row's position among them is how a step knows it.  In the order of the draw,
+// which is that of the tensors in a request.
 using RowIds = std::vector<std::pair<std::string, std::vector<int64_t>>>;
 
 // Side array of the step -> an entry per row.

@@ -17,21 +17,24 @@ constexpr const char* kOlder = ": push a new bundle, or update the server";
 using Tensors = std::map<std::string, TensorView>;
 
 Metadata metadata(const char* kind, Envelope envelope) {
-  return {{"kind", kind},
-          {"version", kVersion},
-          {"round", std::to_string(envelope.round_index)},
-          {"client", std::to_string(envelope.client_id)}};
+  return {
+      {"kind", kind},
+      {"version", kVersion},
+      {"round", std::to_string(envelope.round_index)},
+      {"client", std::to_string(envelope.client_id)}};
 }
 
 // A message of this kind, its envelope not looked at yet; `more` is the metadata that it has beside the four.
 TensorFile read_message(Bytes message, const std::string& kind, const std::set<std::string>& more) {
   if (message.size > kMaxMessageBytes)
-    throw BadFile("the message has " + std::to_string(message.size) + " bytes; at most " + std::to_string(kMaxMessageBytes) +
-                  " are allowed");
+    throw BadFile(
+        "the message has " + std::to_string(message.size) + " bytes; at most " + std::to_string(kMaxMessageBytes) +
+        " are allowed");
   TensorFile file = read_tensors(message);
   const auto version = file.metadata.find("version");
   if (version != file.metadata.end() && version->second != kVersion)
-    throw BadFile("the message has format version '" + version->second + "'; this client reads '" + kVersion + "'" + kOlder);
+    throw BadFile(
+        "the message has format version '" + version->second + "'; this client reads '" + kVersion + "'" + kOlder);
   std::set<std::string> known{"kind", "version", "round", "client"}, given;
   known.insert(more.begin(), more.end());
   std::string keys;
@@ -42,8 +45,9 @@ TensorFile read_message(Bytes message, const std::string& kind, const std::set<s
   if (file.metadata.count("kind") && file.metadata["kind"] != kind)
     throw BadFile("the message is a '" + file.metadata["kind"] + "'; expected a '" + kind + "'");
   if (given != known)
-    throw BadFile("metadata has " + (keys.empty() ? "nothing" : keys) + "; expected " + std::to_string(known.size()) +
-                  " entries: client, kind, round, version" + (more.empty() ? "" : ", " + *more.begin()));
+    throw BadFile(
+        "metadata has " + (keys.empty() ? "nothing" : keys) + "; expected " + std::to_string(known.size()) +
+        " entries: client, kind, round, version" + (more.empty() ? "" : ", " + *more.begin()));
   return file;
 }
 
@@ -75,9 +79,11 @@ RoundPlan plan_from_settings(const Json& document, int64_t round_index) {
   for (const Json& transform : transforms) plan.transforms.push_back(choice_from_document(transform));
   Fields training(fields.field("local_training"), "the plan's local_training");
   const auto number = [&](const char* name) { return static_cast<float>(training.number(name)); };
-  if (training.number("momentum") >= 1) training.fail("momentum is 1 or more; expected less, or local training diverges");
-  plan.local_training = {training.count("epochs", 1), training.count("batch_size", 1), number("learning_rate"),
-                         number("weight_decay"), number("momentum")};
+  if (training.number("momentum") >= 1)
+    training.fail("momentum is 1 or more; expected less, or local training diverges");
+  plan.local_training = {
+      training.count("epochs", 1), training.count("batch_size", 1), number("learning_rate"), number("weight_decay"),
+      number("momentum")};
   training.expect_no_more();
   const Json& sides = fields.field("sides");
   if (!sides.is_object()) fields.fail("sides are " + sides.dump() + "; expected tables by side array");
@@ -90,18 +96,21 @@ RoundPlan plan_from_settings(const Json& document, int64_t round_index) {
   return plan;
 }
 
-void check_row_ids(const TensorView& tensor, const std::string& table, const std::vector<int64_t>& ids, int64_t table_size) {
+void check_row_ids(
+    const TensorView& tensor, const std::string& table, const std::vector<int64_t>& ids, int64_t table_size) {
   if (tensor.dtype != Dtype::I64 || tensor.shape.size() != 1)
     throw BadFile("rows." + table + " is " + tensor.describe() + "; expected I64 of one dimension");
   const std::vector<int64_t> received = tensor.integers();
   if (std::adjacent_find(received.begin(), received.end(), std::greater_equal<>()) != received.end())
     throw BadFile(table + ": row ids are not sorted and unique");
   if (received.empty() || received.front() < 0 || received.back() >= table_size)
-    throw BadFile("the rows of " + table + " are out of range; expected 1 or more ids from 0 to " +
-                  std::to_string(table_size - 1));
+    throw BadFile(
+        "the rows of " + table + " are out of range; expected 1 or more ids from 0 to " +
+        std::to_string(table_size - 1));
   if (received != ids)
-    throw BadFile("the message is about " + std::to_string(received.size()) + " rows of " + table + " that are not the " +
-                  std::to_string(ids.size()) + " requested");
+    throw BadFile(
+        "the message is about " + std::to_string(received.size()) + " rows of " + table + " that are not the " +
+        std::to_string(ids.size()) + " requested");
 }
 
 TensorView checked_floats(const Tensors& tensors, const std::string& name, const Dimensions& shape) {
@@ -168,10 +177,12 @@ Weights weights_of(Arrays differences, const RowIds& ids, const Expected& expect
   const size_t first_table = expected.dense.size();
   for (size_t i = 0; i < expected.table_dims.size(); i++) {
     const auto& [table, dim] = expected.table_dims[i];
-    weights.push_back({"table." + table, Dtype::F32, {rows_in(ids, table), dim}, std::move(differences[first_table + i]), {}});
+    weights.push_back(
+        {"table." + table, Dtype::F32, {rows_in(ids, table), dim}, std::move(differences[first_table + i]), {}});
   }
   for (size_t i = 0; i < first_table; i++)
-    weights.push_back({"dense." + expected.dense[i].name, Dtype::F32, expected.dense[i].shape, std::move(differences[i]), {}});
+    weights.push_back(
+        {"dense." + expected.dense[i].name, Dtype::F32, expected.dense[i].shape, std::move(differences[i]), {}});
   return weights;
 }
 

@@ -1,5 +1,5 @@
-// The messages of a round, format version 2: the C++ twin of ondevice/contract/wire.py, which describes the format.  A device
-// reads plans and slices and writes requests and updates, so that is all there is here.
+// The messages of a round, format version 2: the C++ twin of ondevice/contract/wire.py, which describes the format.  A
+// device reads plans and slices and writes requests and updates, so that is all there is here.
 #pragma once
 
 #include <cstdint>

@@ -21,8 +21,10 @@ struct Case {
     const MappedFile file(path);
     const Json document = parse_json({reinterpret_cast<const char*>(file.bytes().data), file.bytes().size}, path);
     envelope = {document.at("round_index"), document.at("client_id")};
-    for (const auto& [table, rows] : document.at("ids").items()) ids.push_back({table, rows.get<std::vector<int64_t>>()});
-    for (const auto& [name, shape] : document.at("dense").items()) expected.dense.push_back({name, shape.get<Dimensions>()});
+    for (const auto& [table, rows] : document.at("ids").items())
+      ids.push_back({table, rows.get<std::vector<int64_t>>()});
+    for (const auto& [name, shape] : document.at("dense").items())
+      expected.dense.push_back({name, shape.get<Dimensions>()});
     for (const auto& [table, size] : document.at("table_sizes").items()) expected.table_sizes[table] = size;
     for (const auto& [table, dim] : document.at("table_dims").items()) expected.table_dims.push_back({table, dim});
     for (const auto& [side, table] : document.at("sides").items()) expected.sides.push_back({side, table});

@@ -1,9 +1,10 @@
-// Feeds the readers of slices and plans mutated messages, to be compiled with the address and undefined-behaviour sanitizers:
+// Feeds the readers of slices and plans mutated messages, to be compiled with the address and undefined-behaviour
+// sanitizers:
 //
 //   fuzz_wire EXPECTED COUNT SEED FILE...
 //
-// Each file is a message to mutate.  Whatever comes, the reader must return or raise BadFile; the sanitizers end the program
-// otherwise.  Prints how many of the messages were accepted.
+// Each file is a message to mutate.  Whatever comes, the reader must return or raise BadFile; the sanitizers end the
+// program otherwise.  Prints how many of the messages were accepted.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -20,10 +21,39 @@ using Message = std::vector<uint8_t>;
 
 // What a header is made of, and numbers at the edges of their types.
 constexpr const char* kWords[] = {
-    "0", "1", "-1", "-0", "1.5", "1e400", "NaN", "null", "true", "[]", "{}", "[[[[[[[[", "\"\"", "\"U8\"", "\"BF16\"", "\"I64\"",
-    ",", "}", "]", "9223372036854775807", "9223372036854775808", "18446744073709551615", "18446744073709551616",
-    "4611686018427387904", "\"__metadata__\":", "\"table.columns\":", "\"rows.columns\":", "\"shape\":[4294967296,4294967296]",
-    "\"data_offsets\":[8,0]", "\\ud800", "\\u0000", "\xff", "\xEF\xBB\xBF"};
+    "0",
+    "1",
+    "-1",
+    "-0",
+    "1.5",
+    "1e400",
+    "NaN",
+    "null",
+    "true",
+    "[]",
+    "{}",
+    "[[[[[[[[",
+    "\"\"",
+    "\"U8\"",
+    "\"BF16\"",
+    "\"I64\"",
+    ",",
+    "}",
+    "]",
+    "9223372036854775807",
+    "9223372036854775808",
+    "18446744073709551615",
+    "18446744073709551616",
+    "4611686018427387904",
+    "\"__metadata__\":",
+    "\"table.columns\":",
+    "\"rows.columns\":",
+    "\"shape\":[4294967296,4294967296]",
+    "\"data_offsets\":[8,0]",
+    "\\ud800",
+    "\\u0000",
+    "\xff",
+    "\xEF\xBB\xBF"};
 
 size_t header_end(const Message& message) {
   uint64_t size = 0;
@@ -56,9 +86,7 @@ void mutate(Message& message, PortableRandom& random) {
       if (digit != message.end()) message.insert(message.erase(digit), word, word + std::strlen(word));
       break;
     }
-    case 5:
-      message.resize(random.below(message.size() + 1));
-      break;
+    case 5: message.resize(random.below(message.size() + 1)); break;
     default: {  // the header's length, right for once: deeper code is reached
       if (message.size() < 8) break;
       const uint64_t size = random.below(3) ? header_end(message) - 8 : random.next() >> random.below(64);

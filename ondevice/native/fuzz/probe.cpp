@@ -1,15 +1,17 @@
 // Answers for the tests what the client's code makes of many inputs, in one process and without ExecuTorch:
 //
-//   probe judge EXPECTED            messages on stdin, each after its length (uint32); a line each: `ok`, or `bad` and why
-//   probe judge-plan                the same for plans
-//   probe plan FILE                 what the client understands of a plan, as JSON
-//   probe answer EXPECTED SLICE TRANSFORMS REQUEST UPDATE
-//                                   reads the slice; writes the request for it, and an update whose differences are its weights,
-//                                   after the transforms of a JSON list
-//   probe sample                    lines `seed round num_rows label... | sampler` on stdin, the sampler as JSON; prints S_k,
-//                                   `|`, the bits of the adjustments, `|`, and the order of the examples in the first epoch
+//   probe judge EXPECTED            messages on stdin, each after its length (uint32); a line each: `ok`, or `bad` and
+//   why probe judge-plan                the same for plans probe plan FILE                 what the client understands
+//   of a plan, as JSON probe answer EXPECTED SLICE TRANSFORMS REQUEST UPDATE
+//                                   reads the slice; writes the request for it, and an update whose differences are its
+//                                   weights, after the transforms of a JSON list
+//   probe sample                    lines `seed round num_rows label... | sampler` on stdin, the sampler as JSON;
+//   prints S_k,
+//                                   `|`, the bits of the adjustments, `|`, and the order of the examples in the first
+//                                   epoch
 //   probe gather ARTIFACT DATA IDS FIRST POSITION...
-//                                   the micro-batch from POSITION number FIRST on, its arrays as hexadecimal bytes; IDS as JSON
+//                                   the micro-batch from POSITION number FIRST on, its arrays as hexadecimal bytes; IDS
+//                                   as JSON
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
@@ -58,11 +60,15 @@ void show_plan(const std::string& path) {
   Json sides = Json::array();
   for (const auto& [side, table] : plan.sides) sides.push_back(Json::array({side, table}));
   const auto [epochs, batch_size, rate, decay, momentum] = plan.local_training;
-  const Json document{{"round_index", envelope.round_index}, {"client_id", envelope.client_id},
-                      {"table_sizes", plan.table_sizes}, {"sampler", document_of(plan.sampler)},
-                      {"weighting", document_of(plan.weighting)},
-                      {"transforms", transforms}, {"local_training", {epochs, batch_size, rate, decay, momentum}},
-                      {"sides", sides}};
+  const Json document{
+      {"round_index", envelope.round_index},
+      {"client_id", envelope.client_id},
+      {"table_sizes", plan.table_sizes},
+      {"sampler", document_of(plan.sampler)},
+      {"weighting", document_of(plan.weighting)},
+      {"transforms", transforms},
+      {"local_training", {epochs, batch_size, rate, decay, momentum}},
+      {"sides", sides}};
   std::puts(document.dump().c_str());
 }
 
@@ -77,7 +83,8 @@ void answer(
   }
   Update result{weights_of(std::move(differences), given.ids, given.expected), 11, 0.5f};
   std::vector<Choice> choices;
-  for (const Json& document : parse_json(transforms, "the transforms")) choices.push_back(choice_from_document(document));
+  for (const Json& document : parse_json(transforms, "the transforms"))
+    choices.push_back(choice_from_document(document));
   for (const auto& transform : chosen_transforms(choices)) transform->apply(result.weights);
   WholeFile question(request);
   const std::string bytes = request_to_bytes(given.envelope, given.ids);
@@ -96,7 +103,8 @@ void sample() {
     words >> seed >> plan.round_index >> plan.table_sizes[kColumns];
     std::vector<int64_t> labels;
     for (int64_t label; words >> label;) labels.push_back(label);
-    const auto sampler = chosen(kSamplers, choice_from_document(parse_json(line.substr(bar + 1), "the sampler")), "sampler");
+    const auto sampler =
+        chosen(kSamplers, choice_from_document(parse_json(line.substr(bar + 1), "the sampler")), "sampler");
     const RowSample drawn = sampler->draw({plan, labels, seed, nobody});
     for (const int64_t id : ids_of(drawn.ids, kColumns)) std::printf("%ld ", static_cast<long>(id));
     std::printf("|");
@@ -123,7 +131,8 @@ void gather(int count, char** words) {
   Fields settings(nothing, "uniform");
   const std::vector<float> weights = make_uniform(settings)->weights({plan, examples.labels(), {}, 0}, batch);
   MicroBatch micro_batch = empty_batch(artifact.signature, artifact.bounds);
-  for (NamedArray& array : micro_batch) std::fill(array.entry(0), array.entry(array.shape[0]), 0xAB);  // of the batch before
+  for (NamedArray& array : micro_batch)
+    std::fill(array.entry(0), array.entry(array.shape[0]), 0xAB);  // of the batch before
   BatchGatherer(artifact.signature, examples, ids).fill(micro_batch, batch, weights, first);
   for (NamedArray& array : micro_batch) {
     std::printf("%s ", array.spec.name.c_str());

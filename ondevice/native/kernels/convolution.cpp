@@ -1,6 +1,7 @@
 // Dense convolutions as matrix products: the patches that an image's kernel positions see, as a matrix, and back.
 //
-// patches[c * kernel * kernel + i * kernel + j, h * width + w] = image[c, h * stride + i - padding, w * stride + j - padding]
+//   patches[c * kernel * kernel + i * kernel + j, h * width + w]
+//     = image[c, h * stride + i - padding, w * stride + j - padding]
 #include "kernels/kernels.h"
 #include "kernels/vector.h"
 
@@ -65,7 +66,8 @@ void scatter_patches(
           const int64_t y = h * window.stride + i - window.padding;
           if (y < 0 || y >= x_shape.height) continue;
           float* line = to + y * x_shape.width + j - window.padding;
-          for (int64_t w = columns.first; w < columns.last; w++) line[w * window.stride] += from[h * out_shape.width + w];
+          for (int64_t w = columns.first; w < columns.last; w++)
+            line[w * window.stride] += from[h * out_shape.width + w];
         }
       }
   }

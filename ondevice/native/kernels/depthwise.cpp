@@ -48,7 +48,7 @@ struct Frame {
     if constexpr (S == 1) {
       for (int64_t w = 0; w < width; w++) to[kMargin + w] = values[w];
     } else {
-      float* of_even = to + (kMargin % 2) * rows * pitch + kMargin / 2;               // columns 0, 2, ...
+      float* of_even = to + (kMargin % 2) * rows * pitch + kMargin / 2;             // columns 0, 2, ...
       float* of_odd = to + ((kMargin + 1) % 2) * rows * pitch + (kMargin + 1) / 2;  // columns 1, 3, ...
       for (int64_t w = 0; 2 * w < width; w++) of_even[w] = values[2 * w];
       for (int64_t w = 0; 2 * w + 1 < width; w++) of_odd[w] = values[2 * w + 1];
@@ -57,7 +57,8 @@ struct Frame {
 };
 
 template <int K, int S>
-void fill_frame(const Normalised& value, int64_t channel, int64_t image, const Frame<K, S>& frame, float* to, float* plane) {
+void fill_frame(
+    const Normalised& value, int64_t channel, int64_t image, const Frame<K, S>& frame, float* to, float* plane) {
   const Shape shape = value.shape;
   const float* x = value.x + channel * shape.row() + image * shape.plane();
   if (value.gamma) {
@@ -105,7 +106,8 @@ inline void correlate_rows(
 }
 
 template <int K, int S>
-void correlate_plane(const Frame<K, S>& frame, const float* from, const Vector* weight, int64_t height, int64_t width, float* out) {
+void correlate_plane(
+    const Frame<K, S>& frame, const float* from, const Vector* weight, int64_t height, int64_t width, float* out) {
   int64_t h = 0;
   for (; h + 2 <= height; h += 2) correlate_rows<K, S, 2>(frame, from, weight, h, width, out + h * width, width);
   for (; h < height; h++) correlate_rows<K, S, 1>(frame, from, weight, h, width, out + h * width, width);
@@ -127,7 +129,9 @@ void forward(const Normalised& value, const float* weight, float* out, int64_t b
     spread_weight<K>(weight + channel * K * K, false, spread);
     for (int64_t image = 0; image < shape.batch; image++) {
       fill_frame<K, S>(value, channel, image, frame, scratch.data(), scratch.data() + frame.size());
-      correlate_plane<K, S>(frame, scratch.data(), spread, out_height, out_width, out + (channel * shape.batch + image) * out_height * out_width);
+      correlate_plane<K, S>(
+          frame, scratch.data(), spread, out_height, out_width,
+          out + (channel * shape.batch + image) * out_height * out_width);
     }
   }
 }
@@ -135,7 +139,8 @@ void forward(const Normalised& value, const float* weight, float* out, int64_t b
 // x'[u] = sum of weight[i] * gradient[(u - i) / S] over the taps i that divide: at stride 1 a correlation with the
 // flipped kernel.
 template <int K>
-void input_gradient_stride_1(const float* gradient, Shape out_shape, const float* weight, float* x_gradient, int64_t begin, int64_t end) {
+void input_gradient_stride_1(
+    const float* gradient, Shape out_shape, const float* weight, float* x_gradient, int64_t begin, int64_t end) {
   const Normalised plain{gradient, out_shape, nullptr, nullptr, nullptr, 1, Activation::none};
   const Frame<K, 1> frame(out_shape.height, out_shape.width);
   Scratch scratch(frame.size());
@@ -144,7 +149,9 @@ void input_gradient_stride_1(const float* gradient, Shape out_shape, const float
     spread_weight<K>(weight + channel * K * K, true, spread);
     for (int64_t image = 0; image < out_shape.batch; image++) {
       fill_frame<K, 1>(plain, channel, image, frame, scratch.data(), nullptr);
-      correlate_plane<K, 1>(frame, scratch.data(), spread, out_shape.height, out_shape.width, x_gradient + channel * out_shape.row() + image * out_shape.plane());
+      correlate_plane<K, 1>(
+          frame, scratch.data(), spread, out_shape.height, out_shape.width,
+          x_gradient + channel * out_shape.row() + image * out_shape.plane());
     }
   }
 }
@@ -177,7 +184,8 @@ void upsample_row(const float* from, int64_t pitch, const Vector* weight, int64_
 
 template <int K>
 void input_gradient_stride_2(
-    const float* gradient, Shape out_shape, const float* weight, float* x_gradient, Shape x_shape, int64_t begin, int64_t end) {
+    const float* gradient, Shape out_shape, const float* weight, float* x_gradient, Shape x_shape, int64_t begin,
+    int64_t end) {
   constexpr int kMargin = K / 2;
   const Normalised plain{gradient, out_shape, nullptr, nullptr, nullptr, 1, Activation::none};
   const Frame<5, 1> frame(out_shape.height, out_shape.width);  // margin 2: enough for both kernels
@@ -244,7 +252,8 @@ void weight_gradient(const float* gradient, const Normalised& value, float* out,
 // Calls body with kernel and stride as compile-time constants; the exporter has refused anything else.
 template <class Body>
 void with_window(Window window, Body body) {
-  if (window.kernel == 3) return window.stride == 1 ? body.template operator()<3, 1>() : body.template operator()<3, 2>();
+  if (window.kernel == 3)
+    return window.stride == 1 ? body.template operator()<3, 1>() : body.template operator()<3, 2>();
   return window.stride == 1 ? body.template operator()<5, 1>() : body.template operator()<5, 2>();
 }
 

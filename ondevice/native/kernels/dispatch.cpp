@@ -1,8 +1,8 @@
 // Which build of the kernels this processor runs.
-#include "kernels/kernels.h"
-
 #include <cstring>
 #include <initializer_list>
+
+#include "kernels/kernels.h"
 
 namespace fedss {
 

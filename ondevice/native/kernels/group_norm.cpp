@@ -1,8 +1,8 @@
 // GroupNorm and the activation after it (He & Wu 2018): moments, the value, its means, and the gradient.
 //
-//   value = activation(t),  t = gamma (x - mean) r + beta,  r = 1 / sqrt(variance + epsilon), one mean and r a group and image
+//   value = activation(t),  t = gamma (x - mean) r + beta,  r = 1 / sqrt(variance + epsilon)
 //
-// With u = gradient * activation'(t) and n elements in a group:
+// with one mean and one r per group and image.  With u = gradient * activation'(t) and n elements in a group:
 //   beta' = sum u,  gamma' = sum u x^,  x' = r (gamma u - mean_n(gamma u) - x^ mean_n(gamma u x^)),  x^ = (x - mean) r
 #include <cmath>
 
@@ -20,8 +20,7 @@ inline PlaneGradient plane_gradient(const Gradient& g, Shape shape, int64_t chan
   const int64_t vector_at = image * shape.channels + channel;
   return {
       g.planes ? g.planes + channel * shape.row() + image * shape.plane() : nullptr,
-      g.scale ? g.scale[vector_at] : 1.0f,
-      g.shift ? g.shift[vector_at] : 0.0f};
+      g.scale ? g.scale[vector_at] : 1.0f, g.shift ? g.shift[vector_at] : 0.0f};
 }
 
 template <class T>
@@ -101,8 +100,8 @@ void group_gradient(
   }
 }
 
-// The numbers of a flat plane all round the same way as they are added up.  From so many on, the mean is corrected by what
-// it is off: the mean of what it leaves.
+// The numbers of a flat plane all round the same way as they are added up.  From so many on, the mean is corrected by
+// what it is off: the mean of what it leaves.
 constexpr int64_t kLongSum = 16 * kLanes;
 
 // What is known of an image's group so far; planes join it one by one (Chan, Golub & LeVeque 1983).
@@ -118,16 +117,15 @@ struct Moments {
 
 }  // namespace
 
-void group_moments(
-    const float* x, Shape shape, int64_t groups, float epsilon, float* out, int64_t begin, int64_t end) {
+void group_moments(const float* x, Shape shape, int64_t groups, float epsilon, float* out, int64_t begin, int64_t end) {
   const int64_t plane = shape.plane(), channels = shape.channels / groups;
   for (int64_t group = begin; group < end; group++)
     for_each_run_of_images(shape.batch, [&](Images images) {
       Moments moments[kImagesAtATime];
       for (int64_t channel = group * channels; channel < (group + 1) * channels; channel++)
         for (int64_t image = images.first; image < images.last; image++) {
-          // In two passes, of which the second reads the cache: no cancellation.  It also says what the first one's mean is
-          // off: over a flat plane every addition rounds the same way.
+          // In two passes, of which the second reads the cache: no cancellation.  It also says what the first one's
+          // mean is off: over a flat plane every addition rounds the same way.
           const float* from = x + channel * shape.row() + image * plane;
           Accumulator total, squares, left;
           for_each_lane(plane, [&](int64_t i, auto kind) { total.add(load_as(from + i, kind)); });
@@ -228,7 +226,8 @@ void activation_gradient(
     const float* gradient, const float* x, Activation activation, float* out, int64_t begin, int64_t end) {
   with_activation(activation, [&]<Activation A>() {
     for_each_lane(end - begin, [&](int64_t i, auto kind) {
-      store_as(out + begin + i, through_activation<A>(load_as(gradient + begin + i, kind), load_as(x + begin + i, kind)));
+      store_as(
+          out + begin + i, through_activation<A>(load_as(gradient + begin + i, kind), load_as(x + begin + i, kind)));
     });
   });
 }

@@ -27,8 +27,24 @@ void scatter_patches(const float*, Shape, Window, float*, int64_t, Shape, int64_
 
 extern const Kernels table;
 const Kernels table = {
-    FEDSS_TEXT(FEDSS_ISA), product_panels, product, group_moments, group_norm_gradient, materialise, pooled_mean,
-    pooled_product, depthwise, depthwise_input_gradient, depthwise_weight_gradient, max_pool, max_pool_gradient,
-    channel_sums, pixels, activate, activation_gradient, gather_patches, scatter_patches};
+    FEDSS_TEXT(FEDSS_ISA),
+    product_panels,
+    product,
+    group_moments,
+    group_norm_gradient,
+    materialise,
+    pooled_mean,
+    pooled_product,
+    depthwise,
+    depthwise_input_gradient,
+    depthwise_weight_gradient,
+    max_pool,
+    max_pool_gradient,
+    channel_sums,
+    pixels,
+    activate,
+    activation_gradient,
+    gather_patches,
+    scatter_patches};
 
 }  // namespace fedss::FEDSS_ISA

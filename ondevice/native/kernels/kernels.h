@@ -1,4 +1,4 @@
-// The kernel library's interface: plain pointers and sizes, no runtime.  The `*_operators.cpp` register it with ExecuTorch.
+// The kernel library's interface: plain pointers and sizes, no runtime.  `operators/*.cpp` register it.
 //
 // Activations and their gradients lie as [channels, batch, height, width], so that a 1x1 convolution and both of its
 // gradients are single matrix products of [channels, batch * height * width] matrices without any copy.  Per-example
@@ -70,28 +70,33 @@ struct Kernels {
   void (*product)(const Product&, int64_t begin, int64_t end);
 
   // Items: groups.
-  void (*group_moments)(const float* x, Shape, int64_t groups, float epsilon, float* moments, int64_t begin, int64_t end);
+  void (*group_moments)(
+      const float* x, Shape, int64_t groups, float epsilon, float* moments, int64_t begin, int64_t end);
   void (*group_norm_gradient)(
-      const Gradient&, const Normalised&, float* x_gradient, float* gamma_gradient, float* beta_gradient, int64_t begin, int64_t end);
+      const Gradient&, const Normalised&, float* x_gradient, float* gamma_gradient, float* beta_gradient, int64_t begin,
+      int64_t end);
 
   // Items: channels.
-  void (*materialise)(const Normalised&, const float* gate, const float* residual, float* out, int64_t begin, int64_t end);
+  void (*materialise)(
+      const Normalised&, const float* gate, const float* residual, float* out, int64_t begin, int64_t end);
   void (*pooled_mean)(const Normalised&, float* out, int64_t begin, int64_t end);
   void (*pooled_product)(const float* gradient, const Normalised&, float* out, int64_t begin, int64_t end);
   void (*depthwise)(const Normalised&, const float* weight, Window, float* out, int64_t begin, int64_t end);
   void (*depthwise_input_gradient)(
-      const float* gradient, Shape out_shape, const float* weight, Window, float* x_gradient, Shape x_shape, int64_t begin, int64_t end);
+      const float* gradient, Shape out_shape, const float* weight, Window, float* x_gradient, Shape x_shape,
+      int64_t begin, int64_t end);
   void (*depthwise_weight_gradient)(
       const float* gradient, const Normalised&, Window, float* weight_gradient, int64_t begin, int64_t end);
   void (*max_pool)(const float* x, Shape, Window, float* out, Shape out_shape, int64_t begin, int64_t end);
   void (*max_pool_gradient)(
-      const float* gradient, Shape out_shape, const float* x, Shape, Window, float* x_gradient, int64_t begin, int64_t end);
+      const float* gradient, Shape out_shape, const float* x, Shape, Window, float* x_gradient, int64_t begin,
+      int64_t end);
   void (*channel_sums)(const float* x, Shape, float* out, int64_t begin, int64_t end);
 
   // Items: planes of a batch of images [batch, channels, height, width]; scale and shift are per channel.
   void (*pixels)(
-      const uint8_t* images, int64_t channels, int64_t plane, const float* scale, const float* shift, float* out, int64_t begin,
-      int64_t end);
+      const uint8_t* images, int64_t channels, int64_t plane, const float* scale, const float* shift, float* out,
+      int64_t begin, int64_t end);
 
   // Items: elements.
   void (*activate)(const float* x, Activation, float* out, int64_t begin, int64_t end);
@@ -100,10 +105,12 @@ struct Kernels {
 
   // Items: rows of the patch matrix [channels * kernel * kernel, height * width of the output], of one image.
   void (*gather_patches)(
-      const float* image, int64_t channel_stride, Shape x_shape, Shape out_shape, Window, float* patches, int64_t begin, int64_t end);
+      const float* image, int64_t channel_stride, Shape x_shape, Shape out_shape, Window, float* patches, int64_t begin,
+      int64_t end);
   // Items: channels of one image; adds every patch to where it came from.
   void (*scatter_patches)(
-      const float* patches, Shape out_shape, Window, float* image, int64_t channel_stride, Shape x_shape, int64_t begin, int64_t end);
+      const float* patches, Shape out_shape, Window, float* image, int64_t channel_stride, Shape x_shape, int64_t begin,
+      int64_t end);
 };
 
 const Kernels& kernels();  // for this processor

@@ -8,8 +8,8 @@
 namespace fedss::FEDSS_ISA {
 namespace {
 
-// The position of the first largest element of a window, as torch breaks ties; -1 if it lies outside the plane, which the
-// operators rule out and the kernels leave alone.
+// The position of the first largest element of a window, as torch breaks ties; -1 if it lies outside the plane, which
+// the operators rule out and the kernels leave alone.
 inline int64_t largest(const float* plane, Shape shape, Window window, int64_t h, int64_t w) {
   int64_t best = -1;
   for (int64_t i = 0; i < window.kernel; i++)

@@ -4,8 +4,8 @@
 namespace fedss::FEDSS_ISA {
 
 void pixels(
-    const uint8_t* images, int64_t channels, int64_t plane, const float* scale, const float* shift, float* out, int64_t begin,
-    int64_t end) {
+    const uint8_t* images, int64_t channels, int64_t plane, const float* scale, const float* shift, float* out,
+    int64_t begin, int64_t end) {
   for (int64_t at = begin; at < end; at++) {
     const float by = scale[at % channels], minus = shift[at % channels];
     const uint8_t* x = images + at * plane;

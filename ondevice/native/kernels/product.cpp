@@ -2,8 +2,8 @@
 //
 // One register-blocked inner kernel: a tile of kTileRows x kPanel outputs stays in registers while it walks along the
 // depth, reading one element of `a` a row (broadcast) and one row of a panel of `b`.  A panel, kDepthBlock x kPanel, is
-// copied so that it lies packed in the first-level cache; the copy transposes when `b` lies the other way round.  `a` is
-// read where it lies, whichever way round: its elements are broadcast one by one anyway.
+// copied so that it lies packed in the first-level cache; the copy transposes when `b` lies the other way round.  `a`
+// is read where it lies, whichever way round: its elements are broadcast one by one anyway.
 #include "kernels/kernels.h"
 #include "kernels/vector.h"
 
@@ -40,10 +40,8 @@ inline void transpose_quad(const float* from, int64_t from_stride, float* to) {
   const Quad high01 = __builtin_shuffle(row[0], row[1], Order{2, 6, 3, 7});
   const Quad high23 = __builtin_shuffle(row[2], row[3], Order{2, 6, 3, 7});
   const Quad out[4] = {
-      __builtin_shuffle(low01, low23, Order{0, 1, 4, 5}),
-      __builtin_shuffle(low01, low23, Order{2, 3, 6, 7}),
-      __builtin_shuffle(high01, high23, Order{0, 1, 4, 5}),
-      __builtin_shuffle(high01, high23, Order{2, 3, 6, 7})};
+      __builtin_shuffle(low01, low23, Order{0, 1, 4, 5}), __builtin_shuffle(low01, low23, Order{2, 3, 6, 7}),
+      __builtin_shuffle(high01, high23, Order{0, 1, 4, 5}), __builtin_shuffle(high01, high23, Order{2, 3, 6, 7})};
   for (int i = 0; i < 4; i++) std::memcpy(to + i * kPanel, &out[i], sizeof(Quad));
 }
 
@@ -80,7 +78,8 @@ struct Tile {
 
 template <int Rows, int Vectors>
 inline void finish(const Tile& tile, Vector (&total)[Rows][Vectors]) {
-  if (tile.columns == Vectors * kLanes && tile.column_stride == 1 && (!tile.start.data || tile.start.column_stride == 1)) {
+  if (tile.columns == Vectors * kLanes && tile.column_stride == 1 &&
+      (!tile.start.data || tile.start.column_stride == 1)) {
     for (int i = 0; i < Rows; i++)
       for (int v = 0; v < Vectors; v++) {
         Vector value = total[i][v];
@@ -164,21 +163,27 @@ void product(const Product& given, int64_t begin, int64_t end) {
       const int64_t group_end = smaller_of(group + together, end);
       for (int64_t panel = group; panel < group_end; panel++)
         if (!in_place || (panel + 1) * kPanel > p.columns)
-          pack(at(p.b, first, panel * kPanel), depth, smaller_of(p.columns - panel * kPanel, kPanel),
-               packed + (panel - group) * depth * kPanel);
+          pack(
+              at(p.b, first, panel * kPanel), depth, smaller_of(p.columns - panel * kPanel, kPanel),
+              packed + (panel - group) * depth * kPanel);
       for (int64_t row = 0; row < p.rows; row += kTileRows) {
         const int64_t rows = smaller_of(p.rows - row, kTileRows);
         const Matrix a = at(p.a, row, first);
         for (int64_t panel = group; panel < group_end; panel++) {
           const int64_t column = panel * kPanel, columns = smaller_of(p.columns - column, kPanel);
-          Tile tile{p.out + row * p.out_row_stride + column * p.out_column_stride, p.out_row_stride, p.out_column_stride, {}, columns};
+          Tile tile{
+              p.out + row * p.out_row_stride + column * p.out_column_stride,
+              p.out_row_stride,
+              p.out_column_stride,
+              {},
+              columns};
           if (first) {
             tile.start = {tile.out, p.out_row_stride, p.out_column_stride};
           } else if (p.start.data) {
             tile.start = at(p.start, row, column);
           }
           const Panel source = in_place && columns == kPanel ? Panel{at(p.b, first, column).data, p.b.row_stride}
-                                                            : Panel{packed + (panel - group) * depth * kPanel, kPanel};
+                                                             : Panel{packed + (panel - group) * depth * kPanel, kPanel};
           if (columns <= kLanes) {
             multiply_rows<1>(rows, a, source, depth, tile);
           } else {

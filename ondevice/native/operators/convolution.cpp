@@ -1,5 +1,5 @@
-// Dense and depthwise convolutions as operators of ExecuTorch.  A dense one is, image by image, a matrix product with the
-// image's patches; a depthwise one reads its input through GroupNorm and activation.
+// Dense and depthwise convolutions as operators of ExecuTorch.  A dense one is, image by image, a matrix product with
+// the image's patches; a depthwise one reads its input through GroupNorm and activation.
 #include <memory>
 #include <utility>
 
@@ -38,7 +38,8 @@ class Patches {
 void gather(const DenseInput& x, int64_t image, Shape out_shape, Window window, Patches& patches) {
   share(patches.rows, patches.rows * patches.columns, [&](int64_t begin, int64_t end) {
     kernels().gather_patches(
-        x.data + image * x.image_stride, x.channel_stride, x.shape, out_shape, window, patches.values.get(), begin, end);
+        x.data + image * x.image_stride, x.channel_stride, x.shape, out_shape, window, patches.values.get(), begin,
+        end);
   });
 }
 
@@ -57,8 +58,16 @@ void convolution(KernelRuntimeContext& context, Span<EValue*> values) {
   Patches patches(x.shape, shape, window);
   for (int64_t image = 0; image < shape.batch; image++) {
     gather(x, image, shape, window, patches);
-    multiply({shape.channels, patches.columns, patches.rows, row_major(data(weight), patches.rows),
-              row_major(patches.values.get(), patches.columns), {data(bias), 1, 0}, out + image * shape.plane(), shape.row(), 1});
+    multiply(
+        {shape.channels,
+         patches.columns,
+         patches.rows,
+         row_major(data(weight), patches.rows),
+         row_major(patches.values.get(), patches.columns),
+         {data(bias), 1, 0},
+         out + image * shape.plane(),
+         shape.row(),
+         1});
   }
 }
 
@@ -76,8 +85,16 @@ void convolution_input_gradient(KernelRuntimeContext& context, Span<EValue*> val
   if (!out) return;
   Patches patches(shape, out_shape, window);
   for (int64_t image = 0; image < shape.batch; image++) {
-    multiply({patches.rows, patches.columns, out_shape.channels, row_major(data(weight), patches.rows).transposed(),
-              row_major(data(gradient) + image * out_shape.plane(), out_shape.row()), {}, patches.values.get(), patches.columns, 1});
+    multiply(
+        {patches.rows,
+         patches.columns,
+         out_shape.channels,
+         row_major(data(weight), patches.rows).transposed(),
+         row_major(data(gradient) + image * out_shape.plane(), out_shape.row()),
+         {},
+         patches.values.get(),
+         patches.columns,
+         1});
     share(shape.channels, patches.rows * patches.columns, [&](int64_t begin, int64_t end) {
       kernels().scatter_patches(
           patches.values.get(), out_shape, window, out + image * shape.plane(), shape.row(), shape, begin, end);
@@ -99,9 +116,10 @@ void convolution_weight_gradient(KernelRuntimeContext& context, Span<EValue*> va
   for (int64_t image = 0; image < out_shape.batch; image++) {
     gather(x, image, out_shape, window, patches);
     const Matrix so_far = image ? row_major(out, patches.rows) : Matrix{};
-    multiply({out_shape.channels, patches.rows, patches.columns,
-              row_major(data(gradient) + image * out_shape.plane(), out_shape.row()),
-              row_major(patches.values.get(), patches.columns).transposed(), so_far, out, patches.rows, 1});
+    multiply(
+        {out_shape.channels, patches.rows, patches.columns,
+         row_major(data(gradient) + image * out_shape.plane(), out_shape.row()),
+         row_major(patches.values.get(), patches.columns).transposed(), so_far, out, patches.rows, 1});
   }
 }
 
@@ -121,8 +139,9 @@ void depthwise(KernelRuntimeContext& context, Span<EValue*> values) {
   call.require(has_sizes(weight, {shape.channels, 1, window.kernel, window.kernel}));
   float* out = call.output(shape);
   if (!out) return;
-  share(shape.channels, shape.channels * shape.row() * window.kernel * window.kernel,
-        [&](int64_t begin, int64_t end) { kernels().depthwise(value, data(weight), window, out, begin, end); });
+  share(shape.channels, shape.channels * shape.row() * window.kernel * window.kernel, [&](int64_t begin, int64_t end) {
+    kernels().depthwise(value, data(weight), window, out, begin, end);
+  });
 }
 
 // gradient, weight, stride, height, width
@@ -138,9 +157,11 @@ void depthwise_input_gradient(KernelRuntimeContext& context, Span<EValue*> value
   call.require(has_sizes(weight, {shape.channels, 1, window.kernel, window.kernel}));
   float* out = call.output(shape);
   if (!out) return;
-  share(shape.channels, shape.channels * out_shape.row() * window.kernel * window.kernel, [&](int64_t begin, int64_t end) {
-    kernels().depthwise_input_gradient(data(gradient), out_shape, data(weight), window, out, shape, begin, end);
-  });
+  share(
+      shape.channels, shape.channels * out_shape.row() * window.kernel * window.kernel,
+      [&](int64_t begin, int64_t end) {
+        kernels().depthwise_input_gradient(data(gradient), out_shape, data(weight), window, out, shape, begin, end);
+      });
 }
 
 // gradient, value, kernel, stride

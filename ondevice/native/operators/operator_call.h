@@ -36,11 +36,13 @@ inline bool has_sizes(const Tensor& planes, Shape shape) {
   return has_sizes(planes, {shape.channels, shape.batch, shape.height, shape.width});
 }
 // A tensor that was left out fits.
-inline bool has_sizes(const Tensor* tensor, std::initializer_list<int64_t> sizes) { return !tensor || has_sizes(*tensor, sizes); }
+inline bool has_sizes(const Tensor* tensor, std::initializer_list<int64_t> sizes) {
+  return !tensor || has_sizes(*tensor, sizes);
+}
 inline bool has_sizes(const Tensor* planes, Shape shape) { return !planes || has_sizes(*planes, shape); }
 
-// The values of one call, taken in the order of the operator's arguments; the outputs come last.  Kernels trust the sizes
-// that they are given, so every operator first requires that those of its arguments agree.
+// The values of one call, taken in the order of the operator's arguments; the outputs come last.  Kernels trust the
+// sizes that they are given, so every operator first requires that those of its arguments agree.
 class Call {
  public:
   Call(KernelRuntimeContext& context, Span<EValue*> values) : context_(context), values_(values) {}
@@ -112,7 +114,9 @@ class Call {
 inline const float* data(const Tensor& tensor) { return tensor.const_data_ptr<float>(); }
 inline const float* data(const Tensor* tensor) { return tensor ? data(*tensor) : nullptr; }
 
-inline Shape shape_of(const Tensor& planes) { return {size(planes, 0), size(planes, 1), size(planes, 2), size(planes, 3)}; }
+inline Shape shape_of(const Tensor& planes) {
+  return {size(planes, 0), size(planes, 1), size(planes, 2), size(planes, 3)};
+}
 
 // Whether a window lies in the padded planes at least once.
 inline bool fits(Window window, Shape x) {
@@ -126,7 +130,9 @@ inline bool fits(Window window, Shape x) {
 inline bool pools(Window window, Shape x) { return fits(window, x) && window.padding < window.kernel; }
 
 // For a window that fits.
-inline int64_t convolved(int64_t size, Window window) { return (size + 2 * window.padding - window.kernel) / window.stride + 1; }
+inline int64_t convolved(int64_t size, Window window) {
+  return (size + 2 * window.padding - window.kernel) / window.stride + 1;
+}
 
 inline Shape convolved(int64_t channels, Shape x, Window window) {
   if (!fits(window, x)) return {};

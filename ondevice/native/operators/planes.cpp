@@ -62,8 +62,9 @@ void pooled_mean(KernelRuntimeContext& context, Span<EValue*> values) {
   const Shape shape = value.shape;
   float* out = call.output({shape.batch, shape.channels});
   if (!out) return;
-  share(shape.channels, shape.channels * shape.row(),
-        [&](int64_t begin, int64_t end) { kernels().pooled_mean(value, out, begin, end); });
+  share(shape.channels, shape.channels * shape.row(), [&](int64_t begin, int64_t end) {
+    kernels().pooled_mean(value, out, begin, end);
+  });
 }
 
 // gradient, value -> [batch, channels]: the sum over a plane of their product
@@ -75,8 +76,9 @@ void pooled_product(KernelRuntimeContext& context, Span<EValue*> values) {
   call.require(has_sizes(gradient, shape));
   float* out = call.output({shape.batch, shape.channels});
   if (!out) return;
-  share(shape.channels, shape.channels * shape.row(),
-        [&](int64_t begin, int64_t end) { kernels().pooled_product(data(gradient), value, out, begin, end); });
+  share(shape.channels, shape.channels * shape.row(), [&](int64_t begin, int64_t end) {
+    kernels().pooled_product(data(gradient), value, out, begin, end);
+  });
 }
 
 // x -> [channels]
@@ -86,7 +88,9 @@ void channel_sums(KernelRuntimeContext& context, Span<EValue*> values) {
   const Shape shape = shape_of(x);
   float* out = call.output({shape.channels});
   if (!out) return;
-  share(shape.channels, x.numel(), [&](int64_t begin, int64_t end) { kernels().channel_sums(data(x), shape, out, begin, end); });
+  share(shape.channels, x.numel(), [&](int64_t begin, int64_t end) {
+    kernels().channel_sums(data(x), shape, out, begin, end);
+  });
 }
 
 // images [batch, channels, height, width] of bytes, scale, shift [channels, 1, 1]
@@ -99,7 +103,8 @@ void pixels(KernelRuntimeContext& context, Span<EValue*> values) {
   float* out = call.output({batch, channels, height, width});
   if (!out) return;
   share(batch * channels, images.numel(), [&](int64_t begin, int64_t end) {
-    kernels().pixels(images.const_data_ptr<uint8_t>(), channels, height * width, data(scale), data(shift), out, begin, end);
+    kernels().pixels(
+        images.const_data_ptr<uint8_t>(), channels, height * width, data(scale), data(shift), out, begin, end);
   });
 }
 
@@ -110,7 +115,9 @@ void activate(KernelRuntimeContext& context, Span<EValue*> values) {
   const Activation activation = call.activation();
   float* out = call.output_like(x);
   if (!out) return;
-  share(x.numel(), x.numel(), [&](int64_t begin, int64_t end) { kernels().activate(data(x), activation, out, begin, end); });
+  share(x.numel(), x.numel(), [&](int64_t begin, int64_t end) {
+    kernels().activate(data(x), activation, out, begin, end);
+  });
 }
 
 // gradient, x, activation

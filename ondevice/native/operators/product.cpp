@@ -37,8 +37,16 @@ void pointwise(KernelRuntimeContext& context, Span<EValue*> values) {
   call.require(has_sizes(weight, {channels, shape.channels, 1, 1}) && has_sizes(bias, {channels}));
   float* out = call.output({channels, shape.batch, shape.height, shape.width});
   if (!out) return;
-  multiply({channels, shape.row(), shape.channels, row_major(data(weight), shape.channels), row_major(data(x), shape.row()),
-            {data(bias), 1, 0}, out, shape.row(), 1});
+  multiply(
+      {channels,
+       shape.row(),
+       shape.channels,
+       row_major(data(weight), shape.channels),
+       row_major(data(x), shape.row()),
+       {data(bias), 1, 0},
+       out,
+       shape.row(),
+       1});
 }
 
 // gradient, weight, start? -> start + weight^T gradient
@@ -52,8 +60,16 @@ void pointwise_input_gradient(KernelRuntimeContext& context, Span<EValue*> value
   call.require(has_sizes(start, {channels, shape.batch, shape.height, shape.width}));
   float* out = call.output({channels, shape.batch, shape.height, shape.width});
   if (!out) return;
-  multiply({channels, shape.row(), shape.channels, row_major(data(weight), channels).transposed(),
-            row_major(data(gradient), shape.row()), {data(start), shape.row(), 1}, out, shape.row(), 1});
+  multiply(
+      {channels,
+       shape.row(),
+       shape.channels,
+       row_major(data(weight), channels).transposed(),
+       row_major(data(gradient), shape.row()),
+       {data(start), shape.row(), 1},
+       out,
+       shape.row(),
+       1});
 }
 
 // gradient, x -> gradient x^T
@@ -65,8 +81,16 @@ void pointwise_weight_gradient(KernelRuntimeContext& context, Span<EValue*> valu
   call.require(has_sizes(gradient, {channels, shape.batch, shape.height, shape.width}));
   float* out = call.output({channels, shape.channels, 1, 1});
   if (!out) return;
-  multiply({channels, shape.channels, shape.row(), row_major(data(gradient), shape.row()),
-            row_major(data(x), shape.row()).transposed(), {}, out, shape.channels, 1});
+  multiply(
+      {channels,
+       shape.channels,
+       shape.row(),
+       row_major(data(gradient), shape.row()),
+       row_major(data(x), shape.row()).transposed(),
+       {},
+       out,
+       shape.channels,
+       1});
 }
 
 const Kernel operators[] = {

@@ -41,9 +41,13 @@ class Profiler final : public executorch::runtime::EventTracer {
   void log_profiling_delegate(const char*, Delegate, et_timestamp_t, et_timestamp_t, const void*, size_t) override {}
   void track_allocation(executorch::runtime::AllocatorID, size_t) override {}
   executorch::runtime::AllocatorID track_allocator(const char*) override { return 0; }
-  Result<bool> log_evalue(const executorch::runtime::EValue&, executorch::runtime::LoggedEValueType) override { return false; }
+  Result<bool> log_evalue(const executorch::runtime::EValue&, executorch::runtime::LoggedEValueType) override {
+    return false;
+  }
   Result<bool> log_intermediate_output_delegate(const char*, Delegate, const Tensor&) override { return false; }
-  Result<bool> log_intermediate_output_delegate(const char*, Delegate, executorch::runtime::ArrayRef<Tensor>) override { return false; }
+  Result<bool> log_intermediate_output_delegate(const char*, Delegate, executorch::runtime::ArrayRef<Tensor>) override {
+    return false;
+  }
   Result<bool> log_intermediate_output_delegate(const char*, Delegate, const int&) override { return false; }
   Result<bool> log_intermediate_output_delegate(const char*, Delegate, const bool&) override { return false; }
   Result<bool> log_intermediate_output_delegate(const char*, Delegate, const double&) override { return false; }

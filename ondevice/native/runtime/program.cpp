@@ -45,7 +45,8 @@ const bool quiet = executorch::runtime::register_pal(executorch::runtime::PalImp
 bool failed(Error error, const char* what) {
   if (error == Error::Ok) return false;
   const std::string reason = last_error().empty() ? "no reason given" : last_error();
-  last_error() = std::string(what) + ": " + reason + " (ExecuTorch error " + std::to_string(static_cast<int>(error)) + ")";
+  last_error() =
+      std::string(what) + ": " + reason + " (ExecuTorch error " + std::to_string(static_cast<int>(error)) + ")";
   return true;
 }
 
@@ -75,7 +76,8 @@ fedss_program* fedss_open(const char* path, bool profiled) {
 void fedss_close(fedss_program* program) { delete program; }
 
 bool fedss_run(
-    fedss_program* program, const fedss_tensor* inputs, int64_t input_count, const fedss_tensor* outputs, int64_t output_count) {
+    fedss_program* program, const fedss_tensor* inputs, int64_t input_count, const fedss_tensor* outputs,
+    int64_t output_count) {
   last_error().clear();
   std::vector<TensorPtr> keep;
   std::vector<EValue> values;
@@ -96,8 +98,7 @@ int64_t fedss_planned_memory(fedss_program* program) {
   const auto meta = program->module.method_meta("forward");
   int64_t total = 0;
   if (!meta.ok()) return 0;
-  for (size_t i = 0; i < meta->num_memory_planned_buffers(); i++)
-    total += meta->memory_planned_buffer_size(i).get();
+  for (size_t i = 0; i < meta->num_memory_planned_buffers(); i++) total += meta->memory_planned_buffer_size(i).get();
   return total;
 }
 

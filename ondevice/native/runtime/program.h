@@ -1,5 +1,5 @@
-// An open ExecuTorch program behind a C interface: what Python's ctypes and the native client call.  No torch, no copies:
-// inputs are read and outputs are written where the caller has them.
+// An open ExecuTorch program behind a C interface: what Python's ctypes and the native client call.  No torch, no
+// copies: inputs are read and outputs are written where the caller has them.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ fedss_program* fedss_open(const char* path, bool profiled);
 void fedss_close(fedss_program*);
 
 // Runs it once; false on failure.  An output's data must have room for the largest size that the program can give it.
-bool fedss_run(fedss_program*, const fedss_tensor* inputs, int64_t input_count, const fedss_tensor* outputs, int64_t output_count);
+bool fedss_run(
+    fedss_program*, const fedss_tensor* inputs, int64_t input_count, const fedss_tensor* outputs, int64_t output_count);
 
 // Processor time of each instruction in the last run of a profiled program, in nanoseconds, up to `room` of them; how
 // many there are.

@@ -20,8 +20,9 @@ std::vector<int64_t> positives_of(const std::vector<int64_t>& labels, int64_t nu
   positives.erase(std::unique(positives.begin(), positives.end()), positives.end());
   if (positives.empty()) throw BadFile("the client holds no examples, so it has no classes to ask for");
   if (positives.front() < 0 || positives.back() >= num_rows)
-    throw BadFile("labels reach from " + std::to_string(positives.front()) + " to " + std::to_string(positives.back()) +
-                  "; expected 0 to " + std::to_string(num_rows - 1));
+    throw BadFile(
+        "labels reach from " + std::to_string(positives.front()) + " to " + std::to_string(positives.back()) +
+        "; expected 0 to " + std::to_string(num_rows - 1));
   return positives;
 }
 

@@ -53,7 +53,8 @@ class UniformNegatives final : public Sampler {
 }  // namespace
 
 std::unique_ptr<Sampler> make_uniform_negatives(Fields& settings) {
-  return std::make_unique<UniformNegatives>(settings.count("num_negatives", 0), settings.flag("exclude_positives", false));
+  return std::make_unique<UniformNegatives>(
+      settings.count("num_negatives", 0), settings.flag("exclude_positives", false));
 }
 
 }  // namespace fedss

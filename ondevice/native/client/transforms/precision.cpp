@@ -26,7 +26,8 @@ class Precision final : public Transform {
     if (dtype_ == Dtype::F16)
       for (const float value : weight.values)
         if (!(std::fabs(value) <= kLargestHalf))
-          throw CheckFailed(weight.name + " holds " + std::to_string(value) + ", beyond fp16's 65504; send it as bf16 or fp32");
+          throw CheckFailed(
+              weight.name + " holds " + std::to_string(value) + ", beyond fp16's 65504; send it as bf16 or fp32");
     weight.bits.resize(weight.values.size());
     std::transform(
         weight.values.begin(), weight.values.end(), weight.bits.begin(),

@@ -20,7 +20,8 @@ class Weighting {
  public:
   virtual ~Weighting() = default;
   // Positions of the examples that this round trains on; one may come more than once.
-  virtual std::vector<int64_t> examples(const RoundPlan&, const std::vector<int64_t>& labels, uint64_t private_seed) const = 0;
+  virtual std::vector<int64_t> examples(
+      const RoundPlan&, const std::vector<int64_t>& labels, uint64_t private_seed) const = 0;
   // What each example of a batch weighs; they add up to 1, so that the loss is a mean.
   virtual std::vector<float> weights(const WeightingView&, const std::vector<int64_t>& batch) const = 0;
 };
