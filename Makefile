@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEBIAN_PACKAGES := g++ g++-aarch64-linux-gnu nlohmann-json3-dev qemu-user qemu-system-arm adb e2fsprogs
+C_SOURCES = $(shell find android_harness ondevice -name '*.c' -o -name '*.cpp' -o -name '*.h')
 
 .PHONY: help setup demo test quick lint bench clean
 
@@ -36,10 +37,11 @@ test: setup lint  ## lint, types, the quick tests, then the slow ones
 quick: setup  ## the quick tests alone
 	$(BIN)/pytest -m "not slow"
 
-lint: setup  ## ruff and strict mypy
+lint: setup  ## ruff, strict mypy and clang-format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(C_SOURCES)
 
 bench: setup  ## speed and memory, as ratios
 	$(BIN)/python benchmarks/federation.py
