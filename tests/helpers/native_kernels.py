@@ -37,7 +37,7 @@ class Product(ctypes.Structure):
     )
 
 
-class Normalised(ctypes.Structure):
+class Value(ctypes.Structure):
     _fields_ = (
         ("x", c_void_p),
         ("shape", Shape),
@@ -47,7 +47,7 @@ class Normalised(ctypes.Structure):
     )
 
 
-class Gradient(ctypes.Structure):
+class PlaneGradient(ctypes.Structure):
     _fields_ = tuple((name, c_void_p) for name in ("planes", "scale", "shift"))
 
 
@@ -56,13 +56,13 @@ _SIGNATURES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("product_panels", (POINTER(Product),)),
     ("product", (POINTER(Product), *_RANGE)),
     ("group_moments", (c_void_p, Shape, c_int64, c_float, c_void_p, *_RANGE)),
-    ("group_norm_gradient", (POINTER(Gradient), POINTER(Normalised), c_void_p, c_void_p, c_void_p, *_RANGE)),
-    ("materialise", (POINTER(Normalised), c_void_p, c_void_p, c_void_p, *_RANGE)),
-    ("pooled_mean", (POINTER(Normalised), c_void_p, *_RANGE)),
-    ("pooled_product", (c_void_p, POINTER(Normalised), c_void_p, *_RANGE)),
-    ("depthwise", (POINTER(Normalised), c_void_p, Window, c_void_p, *_RANGE)),
+    ("group_norm_gradient", (POINTER(PlaneGradient), POINTER(Value), c_void_p, c_void_p, c_void_p, *_RANGE)),
+    ("materialise", (POINTER(Value), c_void_p, c_void_p, c_void_p, *_RANGE)),
+    ("pooled_mean", (POINTER(Value), c_void_p, *_RANGE)),
+    ("pooled_product", (c_void_p, POINTER(Value), c_void_p, *_RANGE)),
+    ("depthwise", (POINTER(Value), c_void_p, Window, c_void_p, *_RANGE)),
     ("depthwise_input_gradient", (c_void_p, Shape, c_void_p, Window, c_void_p, Shape, *_RANGE)),
-    ("depthwise_weight_gradient", (c_void_p, POINTER(Normalised), Window, c_void_p, *_RANGE)),
+    ("depthwise_weight_gradient", (c_void_p, POINTER(Value), Window, c_void_p, *_RANGE)),
     ("max_pool", (c_void_p, Shape, Window, c_void_p, Shape, *_RANGE)),
     ("max_pool_gradient", (c_void_p, Shape, c_void_p, Shape, Window, c_void_p, *_RANGE)),
     ("channel_sums", (c_void_p, Shape, c_void_p, *_RANGE)),
@@ -107,13 +107,13 @@ def shape_of(planes: FloatArray) -> Shape:
     return Shape(*planes.shape)
 
 
-def normalised(
+def value_of(
     x: FloatArray,
     moments: FloatArray | None = None,
     gamma: FloatArray | None = None,
     beta: FloatArray | None = None,
     activation: str = "none",
-) -> Normalised:
+) -> Value:
     groups = 1 if moments is None else moments.shape[1]
     values = (pointer(x), shape_of(x), pointer(moments), pointer(gamma), pointer(beta))
-    return Normalised(*values, groups, ACTIVATIONS.index(activation))
+    return Value(*values, groups, ACTIVATIONS.index(activation))

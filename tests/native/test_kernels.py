@@ -10,14 +10,15 @@ import torch
 from helpers.kernel_cases import assert_close, random, sweep
 from helpers.native_kernels import (
     ACTIVATIONS,
-    Gradient,
+    FloatArray,
     Kernels,
     Matrix,
+    PlaneGradient,
     Product,
     Window,
-    normalised,
     pointer,
     shape_of,
+    value_of,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,7 +96,7 @@ def test_depthwise_and_its_gradients(
     weights = weight.detach().float().numpy()
     gradient_planes = planes(gradient).float().contiguous().numpy()
     out = np.full(gradient_planes.shape, np.nan, np.float32)
-    kernels.depthwise(normalised(x_planes), pointer(weights), window, pointer(out), 0, channels)
+    kernels.depthwise(value_of(x_planes), pointer(weights), window, pointer(out), 0, channels)
     assert_close(out, planes(expected.detach()))
     out = np.full(x_planes.shape, np.nan, np.float32)
     kernels.depthwise_input_gradient(
@@ -111,7 +112,7 @@ def test_depthwise_and_its_gradients(
     assert_close(out, planes(x_gradient))
     out = np.full(weights.shape, np.nan, np.float32)
     kernels.depthwise_weight_gradient(
-        pointer(gradient_planes), normalised(x_planes), window, pointer(out), 0, channels
+        pointer(gradient_planes), value_of(x_planes), window, pointer(out), 0, channels
     )
     assert_close(out, weight_gradient)
 
@@ -138,7 +139,7 @@ class Norm:
         )
         x, moments = self.arrays[:2]
         kernels.group_moments(pointer(x), shape_of(x), groups, 1e-5, pointer(moments), 0, groups)
-        self.formula = normalised(*self.arrays, activation)
+        self.formula = value_of(*self.arrays, activation)
 
 
 norms = st.builds(
@@ -189,7 +190,7 @@ def test_group_norm_gradient_of_every_form_of_gradient(
         gradient = gradient + torch.from_numpy(shift)[:, :, None, None]
     expected = torch.autograd.grad(norm.value, [norm.x, norm.gamma, norm.beta], gradient.double())
 
-    formula = Gradient(
+    formula = PlaneGradient(
         pointer(given_planes if "planes" in parts else None),
         pointer(scale if "scale" in parts else None),
         pointer(shift if "shift" in parts else None),

@@ -46,11 +46,9 @@ struct PlaneAffine {
   float mean, inverse_deviation, scale, shift;
 };
 
-inline int64_t group_of(const Normalised& value, int64_t channel) {
-  return channel / (value.shape.channels / value.groups);
-}
+inline int64_t group_of(const Value& value, int64_t channel) { return channel / (value.shape.channels / value.groups); }
 
-inline PlaneAffine plane_affine(const Normalised& value, int64_t channel, int64_t group, int64_t image) {
+inline PlaneAffine plane_affine(const Value& value, int64_t channel, int64_t group, int64_t image) {
   if (!value.gamma) return {0, 1, 1, 0};
   const int64_t batch = value.shape.batch;
   const float mean = value.moments[group * batch + image];

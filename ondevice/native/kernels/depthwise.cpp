@@ -1,7 +1,7 @@
 // Depthwise convolution, kernel 3 or 5, stride 1 or 2, and its two gradients.
 //
 // A plane is first copied into a frame with zero margins, where every tap of the kernel is a shifted row and needs no
-// bounds check.  The copy is also where the value of a `Normalised` input is computed.  With stride 2 the frame keeps
+// bounds check.  The copy is also where an input that is a `Value` is computed.  With stride 2 the frame keeps
 // the even columns and the odd columns apart, so that a tap's row is contiguous again and the inner loops are the same.
 #include <cstdlib>
 
@@ -57,8 +57,7 @@ struct Frame {
 };
 
 template <int K, int S>
-void fill_frame(
-    const Normalised& value, int64_t channel, int64_t image, const Frame<K, S>& frame, float* to, float* plane) {
+void fill_frame(const Value& value, int64_t channel, int64_t image, const Frame<K, S>& frame, float* to, float* plane) {
   const Shape shape = value.shape;
   const float* x = value.x + channel * shape.row() + image * shape.plane();
   if (value.gamma) {
@@ -119,7 +118,7 @@ void spread_weight(const float* weight, bool flipped, Vector* to) {
 }
 
 template <int K, int S>
-void forward(const Normalised& value, const float* weight, float* out, int64_t begin, int64_t end) {
+void forward(const Value& value, const float* weight, float* out, int64_t begin, int64_t end) {
   const Shape shape = value.shape;
   const Frame<K, S> frame(shape.height, shape.width);
   const int64_t out_height = (shape.height - 1) / S + 1, out_width = (shape.width - 1) / S + 1;
@@ -141,7 +140,7 @@ void forward(const Normalised& value, const float* weight, float* out, int64_t b
 template <int K>
 void input_gradient_stride_1(
     const float* gradient, Shape out_shape, const float* weight, float* x_gradient, int64_t begin, int64_t end) {
-  const Normalised plain{gradient, out_shape, nullptr, nullptr, nullptr, 1, Activation::none};
+  const Value plain{gradient, out_shape, nullptr, nullptr, nullptr, 1, Activation::none};
   const Frame<K, 1> frame(out_shape.height, out_shape.width);
   Scratch scratch(frame.size());
   Vector spread[K * K];
@@ -187,7 +186,7 @@ void input_gradient_stride_2(
     const float* gradient, Shape out_shape, const float* weight, float* x_gradient, Shape x_shape, int64_t begin,
     int64_t end) {
   constexpr int kMargin = K / 2;
-  const Normalised plain{gradient, out_shape, nullptr, nullptr, nullptr, 1, Activation::none};
+  const Value plain{gradient, out_shape, nullptr, nullptr, nullptr, 1, Activation::none};
   const Frame<5, 1> frame(out_shape.height, out_shape.width);  // margin 2: enough for both kernels
   const int64_t pairs = (x_shape.width + 1) / 2, row_size = 2 * rounded_up(pairs);
   Scratch scratch(frame.size() + row_size);
@@ -213,7 +212,7 @@ void input_gradient_stride_2(
 }
 
 template <int K, int S>
-void weight_gradient(const float* gradient, const Normalised& value, float* out, int64_t begin, int64_t end) {
+void weight_gradient(const float* gradient, const Value& value, float* out, int64_t begin, int64_t end) {
   const Shape shape = value.shape;
   const Frame<K, S> frame(shape.height, shape.width);
   const int64_t out_height = (shape.height - 1) / S + 1, out_width = (shape.width - 1) / S + 1;
@@ -259,7 +258,7 @@ void with_window(Window window, Body body) {
 
 }  // namespace
 
-void depthwise(const Normalised& value, const float* weight, Window window, float* out, int64_t begin, int64_t end) {
+void depthwise(const Value& value, const float* weight, Window window, float* out, int64_t begin, int64_t end) {
   with_window(window, [&]<int K, int S>() { forward<K, S>(value, weight, out, begin, end); });
 }
 
@@ -276,7 +275,7 @@ void depthwise_input_gradient(
 }
 
 void depthwise_weight_gradient(
-    const float* gradient, const Normalised& value, Window window, float* out, int64_t begin, int64_t end) {
+    const float* gradient, const Value& value, Window window, float* out, int64_t begin, int64_t end) {
   with_window(window, [&]<int K, int S>() { weight_gradient<K, S>(gradient, value, out, begin, end); });
 }
 

@@ -11,12 +11,13 @@
 namespace fedss::FEDSS_ISA {
 namespace {
 
-struct PlaneGradient {
+// What a `PlaneGradient` is within one plane.
+struct PartOfGradient {
   const float* planes;  // null: 0
   float scale, shift;
 };
 
-inline PlaneGradient plane_gradient(const Gradient& g, Shape shape, int64_t channel, int64_t image) {
+inline PartOfGradient part_of(const PlaneGradient& g, Shape shape, int64_t channel, int64_t image) {
   const int64_t vector_at = image * shape.channels + channel;
   return {
       g.planes ? g.planes + channel * shape.row() + image * shape.plane() : nullptr,
@@ -24,13 +25,13 @@ inline PlaneGradient plane_gradient(const Gradient& g, Shape shape, int64_t chan
 }
 
 template <class T>
-inline T gradient_at(const PlaneGradient& g, int64_t i, T kind) {
+inline T gradient_at(const PartOfGradient& g, int64_t i, T kind) {
   return g.planes ? load_as(g.planes + i, kind) * g.scale + g.shift : T{} + g.shift;
 }
 
 // Planes in the order in which they lie in memory.
 template <class Body>
-inline void for_each_plane(const Normalised& value, int64_t begin, int64_t end, Body body) {
+inline void for_each_plane(const Value& value, int64_t begin, int64_t end, Body body) {
   for (int64_t channel = begin; channel < end; channel++) {
     const int64_t group = value.gamma ? group_of(value, channel) : 0;
     for (int64_t image = 0; image < value.shape.batch; image++) {
@@ -56,7 +57,7 @@ inline void for_each_run_of_images(int64_t batch, Body body) {
 
 template <Activation A>
 void group_gradient(
-    const Gradient& gradient, const Normalised& value, int64_t group, Images images, float* x_gradient,
+    const PlaneGradient& gradient, const Value& value, int64_t group, Images images, float* x_gradient,
     float* gamma_gradient, float* beta_gradient) {
   const Shape shape = value.shape;
   const int64_t plane = shape.plane(), channels = shape.channels / value.groups;
@@ -64,7 +65,7 @@ void group_gradient(
   for (int64_t channel = group * channels; channel < (group + 1) * channels; channel++) {
     for (int64_t image = images.first; image < images.last; image++) {
       const PlaneAffine affine = plane_affine(value, channel, group, image);
-      const PlaneGradient g = plane_gradient(gradient, shape, channel, image);
+      const PartOfGradient g = part_of(gradient, shape, channel, image);
       const float* x = value.x + channel * shape.row() + image * plane;
       Accumulator u_sum, u_x_sum;
       for_each_lane(plane, [&](int64_t i, auto kind) {
@@ -84,7 +85,7 @@ void group_gradient(
   for (int64_t channel = group * channels; channel < (group + 1) * channels; channel++) {
     for (int64_t image = images.first; image < images.last; image++) {
       const PlaneAffine affine = plane_affine(value, channel, group, image);
-      const PlaneGradient g = plane_gradient(gradient, shape, channel, image);
+      const PartOfGradient g = part_of(gradient, shape, channel, image);
       const float r = affine.inverse_deviation;
       const float of_x = -r * r * static_cast<float>(u_x_sums[image - images.first] * share);
       const float constant = -r * static_cast<float>(u_sums[image - images.first] * share);
@@ -154,7 +155,7 @@ void group_moments(const float* x, Shape shape, int64_t groups, float epsilon, f
 }
 
 void group_norm_gradient(
-    const Gradient& gradient, const Normalised& value, float* x_gradient, float* gamma_gradient, float* beta_gradient,
+    const PlaneGradient& gradient, const Value& value, float* x_gradient, float* gamma_gradient, float* beta_gradient,
     int64_t begin, int64_t end) {
   const int64_t channels = value.shape.channels / value.groups;
   for (int64_t channel = begin * channels; channel < end * channels; channel++)
@@ -167,8 +168,7 @@ void group_norm_gradient(
   });
 }
 
-void materialise(
-    const Normalised& value, const float* gate, const float* residual, float* out, int64_t begin, int64_t end) {
+void materialise(const Value& value, const float* gate, const float* residual, float* out, int64_t begin, int64_t end) {
   with_activation(value.activation, [&]<Activation A>() {
     for_each_plane(value, begin, end, [&](int64_t channel, int64_t image, int64_t at, PlaneAffine affine) {
       const float factor = gate ? gate[image * value.shape.channels + channel] : 1.0f;
@@ -181,7 +181,7 @@ void materialise(
   });
 }
 
-void pooled_mean(const Normalised& value, float* out, int64_t begin, int64_t end) {
+void pooled_mean(const Value& value, float* out, int64_t begin, int64_t end) {
   with_activation(value.activation, [&]<Activation A>() {
     for_each_plane(value, begin, end, [&](int64_t channel, int64_t image, int64_t at, PlaneAffine affine) {
       Accumulator total;
@@ -193,7 +193,7 @@ void pooled_mean(const Normalised& value, float* out, int64_t begin, int64_t end
   });
 }
 
-void pooled_product(const float* gradient, const Normalised& value, float* out, int64_t begin, int64_t end) {
+void pooled_product(const float* gradient, const Value& value, float* out, int64_t begin, int64_t end) {
   with_activation(value.activation, [&]<Activation A>() {
     for_each_plane(value, begin, end, [&](int64_t channel, int64_t image, int64_t at, PlaneAffine affine) {
       Accumulator total;

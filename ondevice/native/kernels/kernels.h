@@ -5,7 +5,7 @@
 // vectors (pooled features, gates, embeddings) lie as [batch, channels].
 //
 // The output of GroupNorm and of the activation after it is never stored.  It is a function of the convolution's output
-// and of four numbers a channel and image, so whoever reads it recomputes it while reading: see `Normalised`.
+// and of four numbers per channel and image, so whoever reads it recomputes it while reading: see `Value`.
 //
 // Every kernel works on a range of independent items [begin, end), so that the caller may give ranges to threads.
 #pragma once
@@ -40,7 +40,7 @@ struct Product {
 };
 
 // activation(GroupNorm(x)): x as it lies in memory, and what turns it into the value.  Without gamma it is x itself.
-struct Normalised {
+struct Value {
   const float* x;
   Shape shape;
   const float* moments;  // [2, groups, batch]: mean, then 1 / standard deviation
@@ -50,9 +50,9 @@ struct Normalised {
   Activation activation;
 };
 
-// A gradient with respect to the value of a `Normalised`: planes * scale + shift; each part may be null (planes and
+// A gradient with respect to a `Value`: planes * scale + shift; each part may be null (planes and
 // shift then count as 0, scale as 1).  Squeeze-and-excite and average pooling have gradients of this form.
-struct Gradient {
+struct PlaneGradient {
   const float* planes;  // [channels, batch, height, width]
   const float* scale;   // [batch, channels]
   const float* shift;   // [batch, channels]
@@ -73,20 +73,19 @@ struct Kernels {
   void (*group_moments)(
       const float* x, Shape, int64_t groups, float epsilon, float* moments, int64_t begin, int64_t end);
   void (*group_norm_gradient)(
-      const Gradient&, const Normalised&, float* x_gradient, float* gamma_gradient, float* beta_gradient, int64_t begin,
+      const PlaneGradient&, const Value&, float* x_gradient, float* gamma_gradient, float* beta_gradient, int64_t begin,
       int64_t end);
 
   // Items: channels.
-  void (*materialise)(
-      const Normalised&, const float* gate, const float* residual, float* out, int64_t begin, int64_t end);
-  void (*pooled_mean)(const Normalised&, float* out, int64_t begin, int64_t end);
-  void (*pooled_product)(const float* gradient, const Normalised&, float* out, int64_t begin, int64_t end);
-  void (*depthwise)(const Normalised&, const float* weight, Window, float* out, int64_t begin, int64_t end);
+  void (*materialise)(const Value&, const float* gate, const float* residual, float* out, int64_t begin, int64_t end);
+  void (*pooled_mean)(const Value&, float* out, int64_t begin, int64_t end);
+  void (*pooled_product)(const float* gradient, const Value&, float* out, int64_t begin, int64_t end);
+  void (*depthwise)(const Value&, const float* weight, Window, float* out, int64_t begin, int64_t end);
   void (*depthwise_input_gradient)(
       const float* gradient, Shape out_shape, const float* weight, Window, float* x_gradient, Shape x_shape,
       int64_t begin, int64_t end);
   void (*depthwise_weight_gradient)(
-      const float* gradient, const Normalised&, Window, float* weight_gradient, int64_t begin, int64_t end);
+      const float* gradient, const Value&, Window, float* weight_gradient, int64_t begin, int64_t end);
   void (*max_pool)(const float* x, Shape, Window, float* out, Shape out_shape, int64_t begin, int64_t end);
   void (*max_pool_gradient)(
       const float* gradient, Shape out_shape, const float* x, Shape, Window, float* x_gradient, int64_t begin,

@@ -131,7 +131,7 @@ bool is_depthwise(Window window) {
 // value, weight, stride
 void depthwise(KernelRuntimeContext& context, Span<EValue*> values) {
   Call call(context, values);
-  const Normalised value = normalised(call);
+  const Value value = value_of(call);
   const Tensor& weight = call.planes();
   const Window window{size(weight, 2), call.integer(), size(weight, 2) / 2};
   const Shape shape = convolved(value.shape.channels, value.shape, window);
@@ -168,7 +168,7 @@ void depthwise_input_gradient(KernelRuntimeContext& context, Span<EValue*> value
 void depthwise_weight_gradient(KernelRuntimeContext& context, Span<EValue*> values) {
   Call call(context, values);
   const Tensor& gradient = call.tensor();
-  const Normalised value = normalised(call);
+  const Value value = value_of(call);
   const int64_t kernel = call.integer();
   const Window window{kernel, call.integer(), kernel / 2};
   call.require(is_depthwise(window) && fits(window, value.shape));

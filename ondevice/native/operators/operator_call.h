@@ -140,7 +140,7 @@ inline Shape convolved(int64_t channels, Shape x, Window window) {
 }
 
 // x, moments?, gamma?, beta?, activation
-inline Normalised normalised(Call& call) {
+inline Value value_of(Call& call) {
   const Tensor& x = call.planes();
   const Tensor* moments = call.optional_tensor();
   const Tensor* gamma = call.optional_tensor();

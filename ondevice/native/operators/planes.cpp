@@ -27,11 +27,11 @@ void group_norm_gradient(KernelRuntimeContext& context, Span<EValue*> values) {
   const Tensor* planes = call.optional_tensor();
   const Tensor* scale = call.optional_tensor();
   const Tensor* shift = call.optional_tensor();
-  const Normalised value = normalised(call);
+  const Value value = value_of(call);
   const Shape shape = value.shape;
   call.require(value.moments != nullptr && has_sizes(planes, shape));
   call.require(has_sizes(scale, {shape.batch, shape.channels}) && has_sizes(shift, {shape.batch, shape.channels}));
-  const Gradient gradient{data(planes), data(scale), data(shift)};
+  const PlaneGradient gradient{data(planes), data(scale), data(shift)};
   float* x_gradient = call.output(shape);
   float* gamma_gradient = call.output({shape.channels});
   float* beta_gradient = call.output({shape.channels});
@@ -44,7 +44,7 @@ void group_norm_gradient(KernelRuntimeContext& context, Span<EValue*> values) {
 // value, gate?, residual? -> value * gate + residual
 void materialise(KernelRuntimeContext& context, Span<EValue*> values) {
   Call call(context, values);
-  const Normalised value = normalised(call);
+  const Value value = value_of(call);
   const Tensor *gate = call.optional_tensor(), *residual = call.optional_tensor();
   const Shape shape = value.shape;
   call.require(has_sizes(gate, {shape.batch, shape.channels}) && has_sizes(residual, shape));
@@ -58,7 +58,7 @@ void materialise(KernelRuntimeContext& context, Span<EValue*> values) {
 // value -> [batch, channels]
 void pooled_mean(KernelRuntimeContext& context, Span<EValue*> values) {
   Call call(context, values);
-  const Normalised value = normalised(call);
+  const Value value = value_of(call);
   const Shape shape = value.shape;
   float* out = call.output({shape.batch, shape.channels});
   if (!out) return;
@@ -71,7 +71,7 @@ void pooled_mean(KernelRuntimeContext& context, Span<EValue*> values) {
 void pooled_product(KernelRuntimeContext& context, Span<EValue*> values) {
   Call call(context, values);
   const Tensor& gradient = call.tensor();
-  const Normalised value = normalised(call);
+  const Value value = value_of(call);
   const Shape shape = value.shape;
   call.require(has_sizes(gradient, shape));
   float* out = call.output({shape.batch, shape.channels});
