@@ -1,7 +1,8 @@
 """The operators of `ondevice/native` as torch sees them while it exports: their signatures.
 
 There are no numbers here, only shapes (`shapes.py`): torch never runs them, and the mathematics stays in the traced ATen
-graph (what to compute) and in the kernels (how).  The order of arguments is that of `ondevice/native/operators/*.cpp`.
+graph (what to compute) and in the kernels (how).  Names and order of the arguments are those of
+`ondevice/native/operators/*.cpp`: `tests/native/test_declarations.py` compares them.
 
 Activations are planes [C, B, H, W]; a *value* is the five arguments `x, moments?, gamma?, beta?, activation`, meaning
 activation(GroupNorm(x)), computed by whoever reads it.

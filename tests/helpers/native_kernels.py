@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from ctypes import POINTER, c_char_p, c_float, c_int64, c_void_p
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ondevice.native.build import build_library
+from ondevice.native.build import SOURCE_FOLDER, build_library
 
 FloatArray = npt.NDArray[np.float32]
 ACTIVATIONS = ("none", "relu", "hardswish", "hardsigmoid")
@@ -51,27 +52,36 @@ class PlaneGradient(ctypes.Structure):
     _fields_ = tuple((name, c_void_p) for name in ("planes", "scale", "shift"))
 
 
-_RANGE = (c_int64, c_int64)
-_SIGNATURES: tuple[tuple[str, tuple[Any, ...]], ...] = (
-    ("product_panels", (POINTER(Product),)),
-    ("product", (POINTER(Product), *_RANGE)),
-    ("group_moments", (c_void_p, Shape, c_int64, c_float, c_void_p, *_RANGE)),
-    ("group_norm_gradient", (POINTER(PlaneGradient), POINTER(Value), c_void_p, c_void_p, c_void_p, *_RANGE)),
-    ("materialise", (POINTER(Value), c_void_p, c_void_p, c_void_p, *_RANGE)),
-    ("pooled_mean", (POINTER(Value), c_void_p, *_RANGE)),
-    ("pooled_product", (c_void_p, POINTER(Value), c_void_p, *_RANGE)),
-    ("depthwise", (POINTER(Value), c_void_p, Window, c_void_p, *_RANGE)),
-    ("depthwise_input_gradient", (c_void_p, Shape, c_void_p, Window, c_void_p, Shape, *_RANGE)),
-    ("depthwise_weight_gradient", (c_void_p, POINTER(Value), Window, c_void_p, *_RANGE)),
-    ("max_pool", (c_void_p, Shape, Window, c_void_p, Shape, *_RANGE)),
-    ("max_pool_gradient", (c_void_p, Shape, c_void_p, Shape, Window, c_void_p, *_RANGE)),
-    ("channel_sums", (c_void_p, Shape, c_void_p, *_RANGE)),
-    ("pixels", (c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p, *_RANGE)),
-    ("activate", (c_void_p, c_int64, c_void_p, *_RANGE)),
-    ("activation_gradient", (c_void_p, c_void_p, c_int64, c_void_p, *_RANGE)),
-    ("gather_patches", (c_void_p, c_int64, Shape, Shape, Window, c_void_p, *_RANGE)),
-    ("scatter_patches", (c_void_p, Shape, Window, c_void_p, c_int64, Shape, *_RANGE)),
-)
+STRUCTS: tuple[type[ctypes.Structure], ...] = (Shape, Window, Matrix, Product, Value, PlaneGradient)
+"""Those of kernels.h; test_declarations.py compares their fields."""
+CType = type[Any]
+_TYPES: dict[str, CType] = {
+    **dict.fromkeys(("const float*", "float*", "const uint8_t*"), c_void_p),
+    **dict.fromkeys(("int64_t", "Activation"), c_int64),
+    "float": c_float,
+    **{struct.__name__: struct for struct in STRUCTS},
+    **{f"const {struct.__name__}&": POINTER(struct) for struct in STRUCTS},
+}
+
+
+class Signature(NamedTuple):
+    returns: CType | None
+    name: str
+    parameters: tuple[CType, ...]
+
+
+def kernel_signatures() -> list[Signature]:
+    """The kernels of kernel_list.h, in the order in which they stand in the table."""
+    listed = re.sub(r"//.*", "", (SOURCE_FOLDER / "kernels/kernel_list.h").read_text())
+    signatures = []
+    for kernel in re.findall(r"FEDSS_KERNEL\(([^)]*)\)", listed):
+        returns, name, *parameters = (" ".join(part.split()) for part in kernel.split(","))
+        # A parameter is its type, or its type and its name.
+        types = (text if text in _TYPES else text.rpartition(" ")[0] for text in parameters)
+        signatures.append(
+            Signature(_TYPES[returns] if returns != "void" else None, name, tuple(_TYPES[of] for of in types))
+        )
+    return signatures
 
 
 class Kernels:
@@ -84,11 +94,10 @@ class Kernels:
         address = library.fedss_kernels(instruction_set.encode())
         if not address:
             raise LookupError(f"this processor has no {instruction_set}")
-        pointers = ctypes.cast(address, POINTER(c_void_p * (1 + len(_SIGNATURES)))).contents
-        for pointer, (name, arguments) in zip(pointers[1:], _SIGNATURES, strict=True):
-            assert pointer is not None, f"the library has no {name}"
-            returns = c_int64 if name == "product_panels" else None
-            setattr(self, name, ctypes.CFUNCTYPE(returns, *arguments)(pointer))
+        signatures = kernel_signatures()
+        pointers = ctypes.cast(address, POINTER(c_void_p * (1 + len(signatures)))).contents
+        for pointer, (returns, name, parameters) in zip(pointers[1:], signatures, strict=True):
+            setattr(self, name, ctypes.CFUNCTYPE(returns, *parameters)(pointer))
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)

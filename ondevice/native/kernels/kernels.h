@@ -64,52 +64,9 @@ struct Window {
 
 struct Kernels {
   const char* instruction_set;
-
-  // Items: panels of columns, `product_panels` of them.
-  int64_t (*product_panels)(const Product&);
-  void (*product)(const Product&, int64_t begin, int64_t end);
-
-  // Items: groups.
-  void (*group_moments)(
-      const float* x, Shape, int64_t groups, float epsilon, float* moments, int64_t begin, int64_t end);
-  void (*group_norm_gradient)(
-      const PlaneGradient&, const Value&, float* x_gradient, float* gamma_gradient, float* beta_gradient, int64_t begin,
-      int64_t end);
-
-  // Items: channels.
-  void (*materialise)(const Value&, const float* gate, const float* residual, float* out, int64_t begin, int64_t end);
-  void (*pooled_mean)(const Value&, float* out, int64_t begin, int64_t end);
-  void (*pooled_product)(const float* gradient, const Value&, float* out, int64_t begin, int64_t end);
-  void (*depthwise)(const Value&, const float* weight, Window, float* out, int64_t begin, int64_t end);
-  void (*depthwise_input_gradient)(
-      const float* gradient, Shape out_shape, const float* weight, Window, float* x_gradient, Shape x_shape,
-      int64_t begin, int64_t end);
-  void (*depthwise_weight_gradient)(
-      const float* gradient, const Value&, Window, float* weight_gradient, int64_t begin, int64_t end);
-  void (*max_pool)(const float* x, Shape, Window, float* out, Shape out_shape, int64_t begin, int64_t end);
-  void (*max_pool_gradient)(
-      const float* gradient, Shape out_shape, const float* x, Shape, Window, float* x_gradient, int64_t begin,
-      int64_t end);
-  void (*channel_sums)(const float* x, Shape, float* out, int64_t begin, int64_t end);
-
-  // Items: planes of a batch of images [batch, channels, height, width]; scale and shift are per channel.
-  void (*pixels)(
-      const uint8_t* images, int64_t channels, int64_t plane, const float* scale, const float* shift, float* out,
-      int64_t begin, int64_t end);
-
-  // Items: elements.
-  void (*activate)(const float* x, Activation, float* out, int64_t begin, int64_t end);
-  void (*activation_gradient)(
-      const float* gradient, const float* x, Activation, float* out, int64_t begin, int64_t end);
-
-  // Items: rows of the patch matrix [channels * kernel * kernel, height * width of the output], of one image.
-  void (*gather_patches)(
-      const float* image, int64_t channel_stride, Shape x_shape, Shape out_shape, Window, float* patches, int64_t begin,
-      int64_t end);
-  // Items: channels of one image; adds every patch to where it came from.
-  void (*scatter_patches)(
-      const float* patches, Shape out_shape, Window, float* image, int64_t channel_stride, Shape x_shape, int64_t begin,
-      int64_t end);
+#define FEDSS_KERNEL(returns, name, ...) returns (*name)(__VA_ARGS__);
+#include "kernels/kernel_list.h"
+#undef FEDSS_KERNEL
 };
 
 const Kernels& kernels();  // for this processor
