@@ -97,6 +97,7 @@ class Kernels:
         signatures = kernel_signatures()
         pointers = ctypes.cast(address, POINTER(c_void_p * (1 + len(signatures)))).contents
         for pointer, (returns, name, parameters) in zip(pointers[1:], signatures, strict=True):
+            assert pointer is not None, f"{name} is not in the table"
             setattr(self, name, ctypes.CFUNCTYPE(returns, *parameters)(pointer))
 
     def __getattr__(self, name: str) -> Any:

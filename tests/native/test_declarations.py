@@ -40,7 +40,8 @@ def cpp_declaration(text: str, function: str) -> Declaration:
     pattern = rf"^// ([^\n]*)\n[^\n]*\b{function}\((?:KernelRuntimeContext|Call)&.*?^}}"
     found = re.search(pattern, text, re.MULTILINE | re.DOTALL)
     assert found, f"no {function} with a line above it that names its arguments"
-    names, kinds = [], []
+    names: list[str] = []
+    kinds: list[str] = []
     for name in found[1].partition(" -> ")[0].split(", "):
         names += value().names if name == "value" else [name.removesuffix("?")]
     for taken in re.findall(r"\bcall\.(\w+)\(|(value_of)\(call\)", found[0]):
@@ -86,7 +87,7 @@ def test_an_operator_has_the_same_arguments_in_python_and_in_cpp(name: str) -> N
 def cpp_fields(struct: str) -> list[str]:
     found = re.search(rf"^struct {struct} {{\n(.*?)^}};", KERNELS_H, re.MULTILINE | re.DOTALL)
     assert found, f"kernels.h has no struct {struct}"
-    fields = []
+    fields: list[str] = []
     for line in re.sub(r"//.*", "", found[1]).splitlines():
         declared = re.fullmatch(r"\s*(?:const )?\w+\*? ([\w, ]+);\s*", line)
         fields += declared[1].split(", ") if declared else []  # the other lines are member functions

@@ -10,7 +10,6 @@ import torch
 from helpers.kernel_cases import assert_close, random, sweep
 from helpers.native_kernels import (
     ACTIVATIONS,
-    FloatArray,
     Kernels,
     Matrix,
     PlaneGradient,
