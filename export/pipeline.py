@@ -15,8 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from export.cost.budget import largest_micro_batch
 from export.cost.footprint import operators, planned_bytes
 from export.cost.memory import Report, measure_programs, measure_widths
@@ -41,6 +39,7 @@ from ondevice.contract.artifact import (
 from ondevice.contract.golden_step import GoldenStep, golden_to_tensors
 from ondevice.contract.manifest import Manifest, MemoryFigure, Parameter, Parity
 from ondevice.contract.step_signature import EXAMPLES, Bounds, rows_of
+from ondevice.model.one_thread import one_thread
 from ondevice.model.train_step import TrainStep
 from ondevice.tools.installed_versions import installed_versions
 
@@ -66,7 +65,7 @@ def export_artifact(
     if recipe.weights is not None:
         weights = load_weights(recipe.weights, weights)
     step = build_step(recipe.spec, weights)
-    with _quiet(), _one_thread(), _staging(out) as directory:
+    with _quiet(), one_thread(), _staging(out) as directory:
         lowered = _Lowered(recipe, step, report)
         micro_batch = lowered.micro_batch()
         bounds = recipe_bounds(recipe, step, micro_batch)
@@ -211,17 +210,6 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logging.disable(logging.NOTSET)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Little is computed here, and on a busy machine torch's threads spin."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 @contextmanager

@@ -16,7 +16,9 @@ from torch.nn import functional as F
 from ondevice.contract import safetensors_file
 from ondevice.contract.vocabulary import StepSpec
 from ondevice.model.extractors import build_extractor
+from ondevice.model.extractors.extractor import Extractor
 from ondevice.model.objectives.sampled_softmax import class_logits
+from ondevice.model.one_thread import one_thread
 from server_sim.data.population import Population
 
 BATCH_SIZE = 32
@@ -30,7 +32,15 @@ def pretrain(
     population: Population, spec: StepSpec, steps: int, seed: int, out: Path, on_step: OnStep
 ) -> None:
     """Train, and write the extractor to `out`."""
-    torch.set_num_threads(1)  # batches of small images: a second thread costs more than it brings
+    with one_thread():  # batches of small images: a second thread costs more than it brings
+        extractor = _trained(population, spec, steps, seed, on_step)
+    tensors = {f"extractor.{name}": value.detach().numpy() for name, value in extractor.named_parameters()}
+    safetensors_file.write_file(
+        out, tensors, {"format": "fedss-pretrained-1", "architecture": spec.architecture}
+    )
+
+
+def _trained(population: Population, spec: StepSpec, steps: int, seed: int, on_step: OnStep) -> Extractor:
     extractor = build_extractor(spec, seed)
     rng = np.random.default_rng(seed)
     columns = rng.standard_normal((population.num_classes, spec.column_dim), np.float32)
@@ -42,7 +52,7 @@ def pretrain(
     for step in range(steps):
         batch = rng.integers(0, len(examples), BATCH_SIZE)
         embeddings = extractor(
-            *(torch.from_numpy(examples.features[spec.name][batch]) for spec in extractor.inputs)
+            *(torch.from_numpy(examples.features[feature.name][batch]) for feature in extractor.inputs)
         )
         logits = class_logits(embeddings, columns_leaf, spec.logits)
         loss = F.cross_entropy(logits, torch.from_numpy(examples.labels[batch]))
@@ -51,7 +61,4 @@ def pretrain(
         optimizer.step()
         decay.step()
         on_step(step + 1, loss.item())
-    tensors = {f"extractor.{name}": value.detach().numpy() for name, value in extractor.named_parameters()}
-    safetensors_file.write_file(
-        out, tensors, {"format": "fedss-pretrained-1", "architecture": spec.architecture}
-    )
+    return extractor

@@ -6,23 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-import torch
-
 from ondevice.contract.link import Answer, ClientFailure, Conversing, Link, Trace
 from ondevice.contract.vocabulary import RoundPlan
 from ondevice.contract.wire import WireError
+from ondevice.model.one_thread import one_thread
 from server_sim.engines import EngineSettings, OpenClients
 
 
 @contextmanager
 def open_in_process(open_clients: OpenClients, settings: EngineSettings) -> Iterator[Link]:  # noqa: ARG001
     """Whatever the settings: one client after the other, as long as each takes."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in a worker process: another split of a sum gives other last digits
-    try:
+    with one_thread():  # as in a worker process
         yield InProcessLink(open_clients())
-    finally:
-        torch.set_num_threads(threads)
 
 
 class InProcessLink:

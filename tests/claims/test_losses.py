@@ -16,7 +16,7 @@ from ondevice.client.samplers.positives import Positives
 from ondevice.client.samplers.uniform_negatives import UniformNegatives
 from ondevice.contract.safetensors_file import Array
 from ondevice.contract.vocabulary import COLUMNS, EXCLUDED, FloatArray, IntArray, LogitKind
-from ondevice.model.objectives.sampled_softmax import class_logits, sampled_softmax_losses
+from ondevice.model.objectives.sampled_softmax import class_logits, sampled_softmax_losses, unit_rows
 
 NUM_CLASSES = 60
 LABELS = np.array([3, 17, 3, 42])
@@ -163,6 +163,30 @@ def test_a_positives_only_client_with_one_class_learns_nothing() -> None:
     assert loss == 0
     assert not feature_gradient.any()
     assert not column_gradient.any()
+
+
+def test_a_row_that_is_all_but_zero_is_not_thrown_away_by_its_gradient() -> None:
+    """The gradient of a unit row goes with 1 / length; below a length of 0.001 it must grow no further."""
+    rng = np.random.default_rng(0)
+    direction = rng.standard_normal(8)
+    direction /= np.linalg.norm(direction)
+    features = rng.standard_normal((2, 8))
+
+    def largest_gradient(length: float) -> float:
+        columns = np.stack([length * direction, rng.standard_normal(8)])
+        _, _, gradient = loss_and_gradients(features, columns, np.zeros(2), np.array([0, 1]))
+        return float(gradient[0].abs().max())
+
+    at_the_bound = largest_gradient(1e-3)
+    assert largest_gradient(0.1) < 0.02 * at_the_bound
+    for length in (1e-4, 1e-6, 0.0):
+        assert largest_gradient(length) < 3 * at_the_bound
+
+
+def test_ordinary_rows_are_at_length_1_to_the_last_digit() -> None:
+    rows = torch.from_numpy(np.random.default_rng(0).standard_normal((50, 8), np.float32))
+    expected = rows * torch.rsqrt((rows * rows).sum(1, keepdim=True))
+    assert torch.equal(unit_rows(rows), expected)
 
 
 def test_the_estimate_of_the_partition_sum_is_unbiased() -> None:
