@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from export.cost.budget import largest_micro_batch
 from export.cost.footprint import operators, planned_bytes
@@ -168,7 +167,7 @@ def recipe_bounds(recipe: ExportRecipe, step: TrainStep, micro_batch: int) -> Bo
 
 
 def _manifest(
-    recipe: ExportRecipe, step: TrainStep, bounds: Bounds, programs: Mapping[Runtime, Any]
+    recipe: ExportRecipe, step: TrainStep, bounds: Bounds, programs: Mapping[Runtime, Mapping[str, bytes]]
 ) -> Manifest:
     parameters = tuple(
         Parameter(name, tuple(tensor.shape), name in step.trainable)

@@ -14,7 +14,6 @@ the graph; autograd takes no gradient of them, so the frozen part has no backwar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -110,7 +109,9 @@ def extractor_tensors(step: TrainStep) -> dict[str, Tensor]:
 def _fake(mode: FakeTensorMode, tensor: Tensor, symbolic: Sequence[bool] = ()) -> Tensor:
     """A tensor without numbers, its sizes symbolic where asked."""
     sizes = [DimDynamic.DYNAMIC if dynamic else DimDynamic.STATIC for dynamic in symbolic]
-    context: Any = StatelessSymbolicContext(dynamic_sizes=sizes or [DimDynamic.STATIC] * tensor.dim())
+    context: StatelessSymbolicContext[..., object] = StatelessSymbolicContext(
+        dynamic_sizes=sizes or [DimDynamic.STATIC] * tensor.dim()
+    )
     return mode.from_tensor(tensor, symbolic_context=context)
 
 

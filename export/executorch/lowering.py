@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -84,7 +83,11 @@ def program_calls(program: bytes) -> list[OperatorCall]:
     return calls
 
 
-def _to_program(graph: fx.GraphModule, example: tuple[Tensor, ...], dynamic_shapes: tuple[Any, ...]) -> bytes:
+def _to_program(
+    graph: fx.GraphModule,
+    example: tuple[Tensor, ...],
+    dynamic_shapes: tuple[dict[int, torch.export.Dim] | None, ...],
+) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ExecuTorch marks its own modules as experimental on import
         from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge

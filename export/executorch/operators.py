@@ -11,14 +11,13 @@ activation(GroupNorm(x)), computed by whoever reads it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from export.executorch import shapes as shapes_of
 
-_LIBRARY: Any = torch.library.Library("fedss", "DEF")
+_LIBRARY = torch.library.Library("fedss", "DEF")
 _VALUE = "Tensor x, Tensor? moments, Tensor? gamma, Tensor? beta, int activation"
 
 

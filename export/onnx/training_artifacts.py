@@ -115,18 +115,11 @@ def _port(ports: Iterable[onnx.ValueInfoProto], name: str) -> onnx.ValueInfoProt
 
 
 def _group_norm(
-    t: Translation,
-    node: fx.Node,
-    x: fx.Node,
-    scale: fx.Node | None,
-    shift: fx.Node | None,
-    _: int,
-    __: int,
-    ___: int,
-    groups: int,
-    epsilon: float,
+    t: Translation, node: fx.Node, x: fx.Node, scale: fx.Node | None, shift: fx.Node | None, *numbers: float
 ) -> tuple[Value, ...]:
+    """`numbers`: ATen's N, C, H·W, groups and epsilon."""
     g, shape = t.graph, shape_of(x)
+    groups, epsilon = int(numbers[3]), numbers[4]
     if scale is None or shift is None or len(shape) != 4:
         raise refused(node, "GroupNorm is formulated for images, with a weight and a bias")
     rows, length = (shape[0], groups), math.prod(shape[1:]) // groups

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import torch
 from torch import fx
@@ -80,7 +80,7 @@ class Translation:
 
     def name_outputs(self, names: Sequence[str]) -> list[tuple[Port, str]]:
         """Call the results by these names."""
-        results: Any = self._traced.graph.output_node().args[0]
+        results = cast(Sequence[fx.Node], self._traced.graph.output_node().args[0])
         return [
             (Port(name, self._port_shape(node)), self.full(node))
             for name, node in zip(names, results, strict=True)

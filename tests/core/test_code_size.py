@@ -25,7 +25,6 @@ MOST_POSITIONAL = 6
 NAMED_BY_AN_OPERATOR = {
     "export/onnx/operators/layers.py",
     "export/onnx/operators/table.py",
-    "export/onnx/training_artifacts.py",
     "export/executorch/shapes.py",
     "tests/helpers/reference_kernels.py",
 }

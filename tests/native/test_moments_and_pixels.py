@@ -5,11 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from helpers.kernel_cases import assert_close, random, sweep
-from helpers.native_kernels import (
-    Kernels,
-    pointer,
-    shape_of,
-)
+from helpers.native_kernels import Kernels, pointer, shape_of
 from hypothesis import given
 from hypothesis import strategies as st
 
