@@ -45,6 +45,10 @@ def forward(
     shape, groups, group_size = grouping.shape, grouping.groups, grouping.size
     mean = row_means(graph, x, (shape[0], groups), group_size)
     centred = _centred(graph, grouping, x, mean)
+    if shape[1] == groups:
+        # A plane by itself may be flat: all that is left of it then is what rounding did to its mean, times 1/√ε.
+        mean = graph.add(mean, row_means(graph, centred, (shape[0], groups), group_size))
+        centred = _centred(graph, grouping, x, mean)
     squares = row_products(graph, centred, centred, (shape[0], groups, 1), group_size)
     variance = graph.multiply(squares, graph.number(1 / group_size))
     inverse = graph.call("Pow", graph.add(variance, graph.number(epsilon)), graph.number(-0.5))
