@@ -51,7 +51,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Gated:
-    """A value times a number a plane: squeeze-and-excite."""
+    """A value times one number per plane: squeeze-and-excite."""
 
     value: Value
     gate: fx.Node | None

@@ -9,8 +9,7 @@ both of its gradients are single matrix products.  Images keep the layout they a
 formula and not yet a node (`formulas.py`).  Where an operator cannot read the formula it is materialised, once
 in the forward pass and again in the backward pass, so that between the two only the outputs of the convolutions are kept.
 
-Which operators a node becomes is the business of `rules/`.  One that touches no planes and has no rule is
-copied.
+Which operators a node becomes is the business of `rules/`.  One that touches no planes and has no rule is copied.
 """
 
 from __future__ import annotations
@@ -201,7 +200,7 @@ class Rewrite:
         return shift if result is None else self.emit(aten.add.Tensor, result, shift)
 
     def vector(self, known: Given, shape: Shape) -> fx.Node:
-        """[B, C] of what is one number a plane: a formula that says so, or planes of one pixel."""
+        """[B, C] of what is one number per plane: a formula that says so, or planes of one pixel."""
         if isinstance(known, PerPlane):
             return known.vector
         batch, channels, height, width = shape

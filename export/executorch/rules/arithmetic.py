@@ -1,7 +1,7 @@
 """Sums and products over planes in the operators of `ondevice/native`: shortcuts, gates, averages, and their gradients.
 
-Operands may differ in size, as where a number a plane meets planes.  What fits no formula is written as planes and left to
-ATen's own operator, which broadcasts over [C, B, H, W] as it does over [B, C, H, W].
+Operands may differ in size, as where one number per plane meets planes.  What fits no formula is written as planes and
+left to ATen's own operator, which broadcasts over [C, B, H, W] as it does over [B, C, H, W].
 """
 
 from __future__ import annotations
@@ -141,5 +141,5 @@ def _on_planes(*operands: Given) -> bool:
 
 
 def _is_pixel(shape: Shape) -> bool:
-    """Whether it is one number a plane, as torch sees it."""
+    """Whether it is one number per plane, as torch sees it."""
     return len(shape) == 4 and shape[2:] == (1, 1)

@@ -26,7 +26,7 @@ TOEPLITZ_PIXELS = 49
 """A depthwise convolution over a plane of at most so many pixels is a product with its whole matrix."""
 
 ONE_GEMM_PIXELS = 256
-"""∂w of a 1 x 1 convolution is one product over the whole batch up to so many pixels, one an example above."""
+"""∂w of a 1 x 1 convolution is one product over the whole batch up to so many pixels, one per example above."""
 
 SHIFTED_PRODUCTS_PIXELS = 784
 """∂w of a depthwise 3 x 3 convolution is 9 sums of shifted products from so many pixels on."""
@@ -178,7 +178,7 @@ def _shifted_products(graph: GraphBuilder, g: Geometry, dy: str, x: str) -> str:
 
 
 def _depthwise_weight_gradient(graph: GraphBuilder, g: Geometry, dy: str, x: str) -> str:
-    """A grouped convolution with one group an (example, channel) pair: x is its image, ∂y its kernel.
+    """A grouped convolution with one group per (example, channel) pair: x is its image, ∂y its kernel.
 
     As it stands every group would be a product of one row by many, which the GEMM kernels are slow at.  So ∂y is
     split into `phases` interleaved sets of rows, one kernel each: the image is unfolded once for all of them, and
@@ -237,7 +237,7 @@ def _flipped(graph: GraphBuilder, g: Geometry, w: str) -> str:
 
 
 def _toeplitz(graph: GraphBuilder, g: Geometry, w: str) -> str:
-    """A depthwise convolution written out as one matrix a channel: [C, H·W, Ho·Wo]."""
+    """A depthwise convolution written out as one matrix per channel: [C, H·W, Ho·Wo]."""
     placed = graph.matmul(
         graph.reshape(w, g.out_channels, g.taps), graph.constant(_tap_places(g).reshape(g.taps, -1))
     )

@@ -16,7 +16,7 @@ import numpy as np
 from export.onnx.graph import GraphBuilder
 
 FUSED_PRODUCT_LENGTH = 576
-"""From so many numbers a row, `row_products` is faster as one grouped convolution than as Mul and ReduceSum."""
+"""From so many numbers per row on, `row_products` is faster as one grouped convolution than as Mul and ReduceSum."""
 
 
 MEAN_PIECE = 48
@@ -92,8 +92,8 @@ def backward(
 
 
 def scale_planes(graph: GraphBuilder, x: str, scale: str, shift: str, shape: Sequence[int]) -> str:
-    """x·scale + shift, one pair of numbers a plane, in one pass over x where Mul and Add would take two: the inference
-    BatchNormalization operator with (example, channel) planes posing as its channels."""
+    """x·scale + shift, one pair of numbers per plane, in one pass over x where Mul and Add would take two: the
+    inference BatchNormalization operator with (example, channel) planes posing as its channels."""
     batch, channels, height, width = shape
     planes = batch * channels
     mean, variance = graph.constant(np.zeros(planes, np.float32)), graph.constant(np.ones(planes, np.float32))
@@ -112,7 +112,7 @@ def scale_planes(graph: GraphBuilder, x: str, scale: str, shift: str, shape: Seq
 def row_products(graph: GraphBuilder, left: str, right: str, rows: Sequence[int], length: int) -> str:
     """The inner product of every row of `left` with the same row of `right`; the result has the shape `rows`.
 
-    Long rows as a grouped convolution, one group a row, whose kernel is as long as its image: it writes no products
+    Long rows as a grouped convolution, one group per row, whose kernel is as long as its image: it writes no products
     to memory and takes half the time.  Short rows, and short pieces of rows, would pay a call for every group.
     """
     fused = length >= FUSED_PRODUCT_LENGTH

@@ -1,8 +1,8 @@
 """ATen operators in ONNX operators: the table, and the short formulations.
 
 A formulation takes the translation, the traced node and the node's arguments; one that it does not take is refused.
-Those of whole layers are in `layers.py`.  A new architecture needs, at the most, an entry here for
-an operator that the others did not have.
+Those of whole layers are in `layers.py`.  A new architecture needs, at the most, an entry here for an operator that the
+others did not have.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _subtract(
 
 
 def _scaled_planes(t: Translation, scaled: fx.Node, shift: fx.Node) -> Value | None:
-    """x·gate + v with gate and v one number a plane, as in the gradient of squeeze-and-excite: one pass, not two."""
+    """x·gate + v with gate and v one number per plane, as in the gradient of squeeze-and-excite: one pass, not two."""
     shape = shape_of(scaled)
     if scaled.target is not aten.mul.Tensor or len(shape) != 4:
         return None

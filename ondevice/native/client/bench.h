@@ -1,4 +1,4 @@
-// Timed steps on made-up examples: JSON lines on stdout, one when the step is open, one a step, one at the end.
+// Timed steps on made-up examples: JSON lines on stdout, one when the step is open, one per step, one at the end.
 //
 // A step here is the gradients of one batch, in micro-batches; the optimizer's update is left out, being the same for
 // all runtimes.  The examples come from a formula that android_harness/bundles/onnxruntime_client/bench.py repeats, so

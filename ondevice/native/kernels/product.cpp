@@ -1,8 +1,8 @@
 // Matrix product, for 1x1 convolutions, linear layers and all their gradients.
 //
 // One register-blocked inner kernel: a tile of kTileRows x kPanel outputs stays in registers while it walks along the
-// depth, reading one element of `a` a row (broadcast) and one row of a panel of `b`.  A panel, kDepthBlock x kPanel, is
-// copied so that it lies packed in the first-level cache; the copy transposes when `b` lies the other way round.  `a`
+// depth, reading one element of `a` per row (broadcast) and one row of a panel of `b`.  A panel, kDepthBlock x kPanel,
+// is copied so that it lies packed in the first-level cache; the copy transposes when `b` lies the other way round. `a`
 // is read where it lies, whichever way round: its elements are broadcast one by one anyway.
 #include "kernels/kernels.h"
 #include "kernels/vector.h"
