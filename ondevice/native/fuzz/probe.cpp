@@ -1,17 +1,19 @@
 // Answers for the tests what the client's code makes of many inputs, in one process and without ExecuTorch:
 //
-//   probe judge EXPECTED            messages on stdin, each after its length (uint32); a line each: `ok`, or `bad` and
-//   why probe judge-plan                the same for plans probe plan FILE                 what the client understands
-//   of a plan, as JSON probe answer EXPECTED SLICE TRANSFORMS REQUEST UPDATE
-//                                   reads the slice; writes the request for it, and an update whose differences are its
-//                                   weights, after the transforms of a JSON list
-//   probe sample                    lines `seed round num_rows label... | sampler` on stdin, the sampler as JSON;
-//   prints S_k,
-//                                   `|`, the bits of the adjustments, `|`, and the order of the examples in the first
-//                                   epoch
+//   probe judge EXPECTED
+//       messages on stdin, each after its length (uint32); a line for each: `ok`, or `bad` and why
+//   probe judge-plan
+//       the same for plans
+//   probe plan FILE
+//       what the client understands of a plan, as JSON
+//   probe answer EXPECTED SLICE TRANSFORMS REQUEST UPDATE
+//       reads the slice; writes the request for it, and an update whose differences are its weights, after the
+//       transforms of a JSON list
+//   probe sample
+//       lines `seed round num_rows label... | sampler` on stdin, the sampler as JSON; prints S_k, `|`, the bits of the
+//       adjustments, `|`, and the order of the examples in the first epoch
 //   probe gather ARTIFACT DATA IDS FIRST POSITION...
-//                                   the micro-batch from POSITION number FIRST on, its arrays as hexadecimal bytes; IDS
-//                                   as JSON
+//       the micro-batch from POSITION number FIRST on, its arrays as hexadecimal bytes; IDS as JSON
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
