@@ -10,7 +10,7 @@ from ondevice.model.train_step import TrainStep
 def lower(runtime: Runtime, step: TrainStep, bounds: Bounds) -> dict[str, bytes]:
     """File name -> bytes.  The exporter of a runtime is imported only when an artifact is made for it.
 
-    Raises UnsupportedOperator where the runtime has no formulation for an operator of the extractor.
+    Raises UnsupportedOperator where the runtime has no formulation for an operator of the model.
     """
     if runtime == "executorch":
         from export.executorch import lowering as lower_executorch

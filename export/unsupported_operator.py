@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class UnsupportedOperator(ValueError):
-    """A runtime has no formulation for an operator of the extractor; the message names it and says what to do."""
+    """A runtime has no formulation for an operator of the model; the message names it and says what to do."""

@@ -1,6 +1,6 @@
 """The official ONNX Runtime training artifacts: training, eval and optimizer model, and checkpoint.
 
-ONNX Runtime differentiates by itself, so it gets the forward pass (`trace.trace_loss`) in operators that it knows the
+ONNX Runtime differentiates by itself, so it gets the forward pass (`export.trace.trace_loss`) in operators that it knows the
 gradient of; GroupNorm, hardswish, hardsigmoid and logsumexp are written out for that.  The official generator builds
 the four files.
 

@@ -1,4 +1,4 @@
-"""Turning a traced graph into an ONNX graph, node by node; which operators a node becomes is `onnx_operators`' business."""
+"""Turning a traced graph into an ONNX graph, node by node; which operators a node becomes, `operators/table.py` says."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class Translation:
         for spec, node in zip(specs, placeholders, strict=True):
             for axis, (size, traced) in enumerate(zip(spec.shape, node.meta["val"].shape, strict=True)):
                 if isinstance(traced, torch.SymInt):
-                    # Side arrays come last: they take no gradient, as a table does.
+                    # The last input with the symbol stays: a side array where there is one, which takes no gradient, unlike
+                    # its table.
                     self._symbols[str(traced)] = _Symbol(str(size), spec.name, axis)
             ports.append(Port(spec.name, self._port_shape(node), spec.dtype))
             self.emitted[node] = Value(spec.name, shape_of(node))

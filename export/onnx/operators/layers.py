@@ -1,7 +1,7 @@
 """Whole layers as ONNX formulations: convolution, GroupNorm and max-pooling, each with its gradient.
 
-What a traced node says is read here; how the runtime computes it fastest is decided in `onnx_convolution` and
-`onnx_group_norm`.
+What a traced node says is read here; how the runtime computes it fastest is decided in `convolution.py` and
+`group_norm.py`.
 """
 
 from __future__ import annotations

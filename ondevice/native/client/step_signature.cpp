@@ -69,7 +69,8 @@ ArraySpec spec_from_document(const Json& document) {
   return spec;
 }
 
-// What Python leaves to numpy: roles fix the shapes that this client gathers and pads by.
+// `_check_role` of Python, and stricter where this client gathers and pads by bytes: side arrays and labels have one
+// dimension, and only the first size of an array is a symbol.
 bool has_the_shape_of_its_role(const ArraySpec& spec) {
   const auto numbers_from = [&](size_t first) {
     return std::all_of(

@@ -72,7 +72,7 @@ void fill_frame(const Value& value, int64_t channel, int64_t image, const Frame<
   for (int64_t h = 0; h < shape.height; h++) frame.put(to, h, x + h * shape.width);
 }
 
-// One or two output rows of a correlation; a partial last register goes through `spill`.
+// One or two output rows of a correlation; a partial last register goes through `rest`.
 template <int K, int S, int Rows>
 inline void correlate_rows(
     const Frame<K, S>& frame, const float* from, const Vector* weight, int64_t row, int64_t width, float* out,
@@ -248,7 +248,7 @@ void weight_gradient(const float* gradient, const Value& value, float* out, int6
   }
 }
 
-// Calls body with kernel and stride as compile-time constants; the exporter has refused anything else.
+// Calls body with kernel and stride as compile-time constants; the operators have refused anything else.
 template <class Body>
 void with_window(Window window, Body body) {
   if (window.kernel == 3)

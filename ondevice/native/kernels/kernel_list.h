@@ -1,7 +1,8 @@
 // Every kernel once: FEDSS_KERNEL(what it returns, its name, its parameters...).
 //
 // Included wherever something is made of all of them, each time with another meaning of FEDSS_KERNEL: the table's type
-// (`kernels.h`), the declarations and the table (`kernel_table.cpp`), and the tests' view of it (`native_kernels.py`).
+// (`kernels.h`), the declarations and the table (`kernel_table.cpp`), and the tests' view of it
+// (`tests/helpers/native_kernels.py`).
 
 // Items: panels of columns, `product_panels` of them.
 FEDSS_KERNEL(int64_t, product_panels, const Product&)

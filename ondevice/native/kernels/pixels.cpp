@@ -1,4 +1,4 @@
-// Raw pixels as a network wants them: bytes in, (x / 255 - mean) / deviation out, in one pass.
+// Raw pixels as a network wants them: bytes in, (x / 255 - mean) / deviation = x * scale - shift out, in one pass.
 #include "kernels/kernels.h"
 
 namespace fedss::FEDSS_ISA {

@@ -93,7 +93,7 @@ void channel_sums(KernelRuntimeContext& context, Span<EValue*> values) {
   });
 }
 
-// images, scale, shift -> images * scale + shift; bytes [batch, channels, height, width] and twice [channels, 1, 1]
+// images, scale, shift -> images * scale - shift; bytes [batch, channels, height, width] and twice [channels, 1, 1]
 void pixels(KernelRuntimeContext& context, Span<EValue*> values) {
   Call call(context, values);
   const Tensor& images = call.bytes();
