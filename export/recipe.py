@@ -25,6 +25,7 @@ class ExportRecipe:
     runtimes: tuple[Runtime, ...] = ("executorch", "onnxruntime", "onnxruntime-training")
     micro_batch: int = 4
     max_width: int = 1024
+    """The most rows that a step takes of every table."""
     memory_budget_mb: int | None = None
     """Picks the micro-batch, instead of the one above: the largest whose process stays within so many megabytes."""
     weights: Path | None = None
@@ -47,7 +48,7 @@ class ExportRecipe:
             raise ValueError(f"micro_batch is {self.micro_batch}; expected 1 or more")
         if self.max_width < 2:
             raise ValueError(
-                f"max_width is {self.max_width}; expected 2 or more: one class alone has nothing to learn"
+                f"max_width is {self.max_width}; expected 2 or more: one row alone has nothing to learn from"
             )
         if self.memory_budget_mb is not None and self.memory_budget_mb < 1:
             raise ValueError(f"memory_budget_mb is {self.memory_budget_mb}; expected 1 or more megabytes")

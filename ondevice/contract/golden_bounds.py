@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ondevice.contract.golden_step import GoldenStep
-from ondevice.contract.step_signature import Bounds, StepSignature, check_arrays, gradient_of
+from ondevice.contract.step_signature import LOSS, Bounds, StepSignature, check_arrays, gradient_of
 
 LARGEST_EAGER_DISTANCE = 1e-2
 """Of a gradient's norm.  MobileNetV3 has 1e-5; float32 that is off by more says nothing about a runtime."""
@@ -32,7 +32,7 @@ def check_golden_step(golden: GoldenStep, signature: StepSignature, bounds: Boun
         if not np.isfinite(tensor).all():
             raise ValueError(f"{name} holds NaN or infinity")
     for name, distance in golden.eager_distance.items():
-        norm = abs(golden.loss) if name == "loss" else float(np.linalg.norm(golden.gradients[name]))
+        norm = abs(golden.loss) if name == LOSS else float(np.linalg.norm(golden.gradients[name]))
         most = LARGEST_EAGER_DISTANCE * max(norm, SMALLEST_NORM)
         if not 0 <= distance <= most:  # written so that a NaN is refused too
             raise ValueError(f"eager_distance of {name} is {distance:.3g}; expected 0 to {most:.3g}")

@@ -23,7 +23,7 @@ EAGER_MULTIPLE = 3.0
 SLACK = {"executorch-stock": 3.0}
 """The baseline's kernels add up one number after the other, and are off by more than a careful runtime's."""
 ABSOLUTE_TOLERANCE = 1e-7
-"""The rounding of a probability: over a single column the gradients are zero, and may come out as this."""
+"""The rounding of a probability: over a single row the gradients are zero, and may come out as this."""
 
 
 @dataclass(frozen=True)

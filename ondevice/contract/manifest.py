@@ -45,7 +45,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class MemoryFigure:
-    """What one runtime needs for a step of `micro_batch` examples over `width` classes."""
+    """What one runtime needs for a step of `micro_batch` examples over `width` rows of every table."""
 
     runtime: str
     micro_batch: int

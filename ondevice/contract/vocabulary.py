@@ -28,7 +28,6 @@ from ondevice.contract.choice import Choice
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 Parameters = Mapping[str, FloatArray]
 
 IMAGES = "images"
@@ -41,7 +40,7 @@ LogitKind = Literal["cosine", "dot"]
 """Scaled cosine (A.2), or the plain dot product; with `dot` a column carries its bias as its last entry."""
 
 TrainScope = Literal["all", "last-two", "head"]
-"""Which tensors learn: everything; the embedding layer and the columns; the columns alone."""
+"""Which tensors learn: everything; the embedding layer and the tables; the tables alone."""
 
 EXCLUDED = np.float32(-1e9)
 """Added to a logit it removes the class exactly: exp underflows to 0, so no loss and no gradient."""
