@@ -151,8 +151,8 @@ def refused(
     arguments = [str(argument) for argument in node.args]
     arguments += [f"{name}={value}" for name, value in node.kwargs.items()]
     return UnsupportedOperator(
-        f"the model uses {node.target} (at {node.name}) with ({', '.join(arguments)}): {why}; extend it in "
-        "export/onnx/operators/table.py, or write the model without"
+        f"the model uses {node.target} (at {node.name}) with ({', '.join(arguments)}): {why}; extend the formulation "
+        "that export/onnx/operators/table.py has for it, or write the model without it"
     )
 
 

@@ -1,7 +1,8 @@
 """Which rows a client asks for, and the side arrays that follow from the draw: one sampler per file.
 
 A sampler is a frozen dataclass whose fields are its settings.  Adding one is a file here and a line in `SAMPLERS`; for the
-native client, a file of the same name in `ondevice/native/client/samplers` and a line in its table.
+native client, a file of the same name in `ondevice/native/client/samplers`, with its lines in `samplers.h` and in the
+client's `build.py`.
 """
 
 from __future__ import annotations

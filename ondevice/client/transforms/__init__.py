@@ -1,7 +1,8 @@
 """What is done to a message's weights before they are encoded: one transform per file.
 
 A client applies the plan's transforms to its update, in their order; the server applies its own to the slices it sends.
-Adding one is a file here and a line in `TRANSFORMS`; for the native client, a line in its table as well.
+Adding one is a file here and a line in `TRANSFORMS`; for the native client, a file of the same name in
+`ondevice/native/client/transforms`, with its lines in `transforms.h` and in the client's `build.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Which examples a client trains on in a round, and with which weights: one weighting per file.
 
 A weighting is a frozen dataclass whose fields are its settings.  Adding one is a file here and a line in `WEIGHTINGS`; for
-the native client, a file of the same name in `ondevice/native/client/weightings` and a line in its table.
+the native client, a file of the same name in `ondevice/native/client/weightings`, with its lines in `weightings.h` and in
+the client's `build.py`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 // The samplers that a plan can name: the C++ twin of ondevice/client/samplers/__init__.py.  Adding one is a file here
-// with the name of its Python twin, a line below and a line in the table.
+// with the name of its Python twin, two lines below and one in build.py.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
 // What is done to an update's weights before they are encoded: the C++ twin of ondevice/client/transforms/__init__.py.
-// Adding one is a file here with the name of its Python twin, a line below and a line in the table.
+// Adding one is a file here with the name of its Python twin, two lines below and one in build.py.
 #pragma once
 
 #include <memory>
