@@ -67,8 +67,6 @@ class Rewrite:
     def run(self) -> fx.GraphModule:
         nodes = list(self._traced.graph.nodes)
         first_output = _outputs(nodes[-1])[0]
-        while first_output.target is aten.detach.default:
-            first_output = first_output.all_input_nodes[0]
         for node in nodes:
             self.at = node
             self._known[node] = self._translate(node)

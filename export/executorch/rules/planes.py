@@ -231,7 +231,6 @@ def view(r: Rewrite, x: Given, sizes: list[int]) -> Known | Copied:
 
 
 RULES: dict[Target, Rule] = {
-    aten.detach.default: lambda _, x: x,
     aten.convolution.default: convolution,
     aten.convolution_backward.default: convolution_backward,
     aten.native_group_norm.default: group_norm,

@@ -24,7 +24,6 @@ class Artifact {
 
   // Where a file lies, once it is known to be the one that was exported; BadFile says what to do.
   std::string path(const std::string& name) const;
-  bool has(const std::string& name) const { return files_.count(name) > 0; }
 
   // The dense parameters that it was exported with, and room for the rows that `values` gives every table.
   Arrays initial(const Bounds& values) const { return weights(path("initial.safetensors"), values); }

@@ -1,6 +1,5 @@
 #include "strict_json.h"
 
-#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
@@ -39,13 +38,6 @@ int64_t count_at(const Json& object, const char* name) {
   const Json& value = object.at(name);
   if (!is_count(value)) throw BadFile(std::string(name) + " is not a whole number of 0 or more");
   return value.get<int64_t>();
-}
-
-std::vector<int64_t> counts_at(const Json& object, const char* name) {
-  const Json& list = object.at(name);
-  if (!list.is_array() || !std::all_of(list.begin(), list.end(), is_count))
-    throw BadFile(std::string(name) + " is not a list of whole numbers of 0 or more");
-  return list.get<std::vector<int64_t>>();
 }
 
 bool is_count(const Json& value) {

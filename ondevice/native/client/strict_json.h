@@ -2,9 +2,10 @@
 // nested deeper than 16.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
-#include <vector>
 
 namespace fedss {
 
@@ -13,10 +14,8 @@ using Json = nlohmann::ordered_json;
 // Raises BadFile, which starts with `what`.
 Json parse_json(std::string_view text, const std::string& what);
 
-// The member `name` of an object: a count, or a list of them.  BadFile where it is something else; Json::exception
-// where there is none.
+// The member `name` of an object, a count.  BadFile where it is something else; Json::exception where there is none.
 int64_t count_at(const Json& object, const char* name);
-std::vector<int64_t> counts_at(const Json& object, const char* name);
 
 // Whether `value` is a whole number of 0 or more that an int64 holds.
 bool is_count(const Json& value);
