@@ -105,12 +105,10 @@ class _Lowered:
         return largest_micro_batch(self._peak_bytes, budget, LARGEST_MICRO_BATCH)
 
     def _peak_bytes(self, micro_batch: int) -> int:
-        """The largest peak at the maximal width, of the runtimes that a phone has."""
-        bound = [
-            runtime for runtime in self._recipe.runtimes if runtime in WITHOUT_TORCH
-        ] or self._recipe.runtimes
+        """The largest peak at the maximal width, of the runtimes that a phone has; of all where it has none of them."""
+        on_phones = [runtime for runtime in self._recipe.runtimes if runtime in WITHOUT_TORCH]
         peak = 0
-        for runtime in bound:
+        for runtime in on_phones or self._recipe.runtimes:
             programs = self._lower(runtime, micro_batch)
             bounds = recipe_bounds(self._recipe, self._step, micro_batch)
             manifest = _manifest(self._recipe, self._step, bounds, {})
@@ -220,7 +218,7 @@ def _staging(out: Path) -> Iterator[Path]:
 
 
 def _publish(staged: Path, out: Path) -> None:
-    """One rename; what is replaced goes into the staging directory, and with it."""
+    """One rename, or two: an artifact that is replaced goes into the staging directory first, and with it."""
     if out.exists():
         out.rename(staged.parent / "replaced")
     staged.rename(out)

@@ -56,8 +56,7 @@ def _open(path: Path, threads: int) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.enable_mem_pattern = (
-        False  # plans one block for the whole step, larger than what is alive at any time
-    )
+    # It plans one block for the whole step, larger than what is alive at any time.
+    options.enable_mem_pattern = False
     options.log_severity_level = 3  # the optimiser's remarks are not for our user
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])

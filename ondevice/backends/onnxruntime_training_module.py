@@ -53,9 +53,8 @@ class OnnxruntimeTrainingBackend:
         data = [padded(spec, arrays[spec.name], full) for spec in self.signature.data]
         loss, _, *rest = self._module(*data)
         gradients = {spec.name: self._state.parameters[spec.name].grad for spec in self.signature.dense}
-        gradients |= dict(
-            zip(self.signature.table_dims, rest, strict=False)
-        )  # behind them come the runtime's own buffers
+        # Behind the tables' gradients come the runtime's own buffers.
+        gradients |= dict(zip(self.signature.table_dims, rest, strict=False))
         return {
             LOSS: np.reshape(loss, ()),
             **{gradient_of(name): gradients[name] for name in self.signature.trained},

@@ -21,9 +21,8 @@ def embed_in_pieces(
 def _pieces(signature: StepSignature, features: Arrays, micro_batch: int) -> Iterator[tuple[Arrays, int]]:
     total = len(features[signature.features[0].name])
     bounds = {EXAMPLES: micro_batch}
-    for first in range(
-        0, max(1, total), micro_batch
-    ):  # no examples: a piece of padding gives no embeddings [0, d]
+    # Of no examples, one piece of padding is embedded: that gives [0, d].
+    for first in range(0, max(1, total), micro_batch):
         piece = {spec.name: features[spec.name][first : first + micro_batch] for spec in signature.features}
         count = min(micro_batch, total - first)
         yield {spec.name: padded(spec, piece[spec.name], bounds) for spec in signature.features}, count

@@ -158,10 +158,8 @@ def from_bytes(data: bytes | memoryview) -> tuple[dict[str, Tensor], dict[str, s
 def _parse_header(text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text.decode(), object_pairs_hook=without_duplicates)
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # not UTF-8, not JSON, a number of thousands of digits, too deep
+    # Not UTF-8, not JSON, a number of thousands of digits; or nested too deep.
+    except (ValueError, RecursionError) as error:
         if isinstance(error, SafetensorsError):
             raise
         raise SafetensorsError(f"the header is not JSON: {error}") from None

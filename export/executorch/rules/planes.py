@@ -53,13 +53,7 @@ def rewrite(traced: fx.GraphModule) -> fx.GraphModule:
 # GroupNorm and activations.
 
 
-def group_norm(
-    r: Rewrite,
-    x: Given,
-    gamma: Given,
-    beta: Given,
-    *rest: Given,
-) -> tuple[Value, Value, Value]:
+def group_norm(r: Rewrite, x: Given, gamma: Given, beta: Given, *rest: Given) -> tuple[Value, Value, Value]:
     *_sizes, groups, epsilon = rest
     if not isinstance(gamma, fx.Node) or not isinstance(beta, fx.Node):
         r.refuse("without weight or bias")
@@ -68,11 +62,8 @@ def group_norm(
     planes = r.planes(x)
     moments = r.emit(fedss.group_moments.default, planes, groups, epsilon)
     value = Value(planes, moments, gamma, beta)
-    return (
-        value,
-        value,
-        value,
-    )  # whoever reads mean and deviation, the backward pass, finds the value by them
+    # The backward pass reads mean and deviation, and finds the value by them.
+    return value, value, value
 
 
 def group_norm_backward(

@@ -189,9 +189,8 @@ def _depthwise_weight_gradient(graph: GraphBuilder, g: Geometry, dy: str, x: str
     phases = max(count for count in range(1, ROW_PHASES + 1) if g.output[0] % count == 0)
     rows = g.output[0] // phases
     kernels = graph.transpose(graph.reshape(dy, planes, rows, phases, g.output[1]), 0, 2, 1, 3)
-    shifts = (phases - 1) * g.stride[0] + g.kernel[
-        0
-    ]  # row shifts between x and ∂y that the convolution computes
+    # Row shifts between x and ∂y that the convolution computes.
+    shifts = (phases - 1) * g.stride[0] + g.kernel[0]
     correlations = graph.call(
         "Conv",
         graph.reshape(x, 1, planes, *g.image),

@@ -74,9 +74,8 @@ def backward(
     scale = graph.reshape(scale, 1, groups, -1)
     dy_sum = graph.sum(graph.reshape(dy, *per_channel, height * width), 3)
     centred = _centred(graph, grouping, x, mean)
-    dy_normed = graph.multiply(
-        row_products(graph, dy, centred, per_channel, height * width), inverse
-    )  # Σ ∂y·x̂
+    # Σ ∂y·x̂
+    dy_normed = graph.multiply(row_products(graph, dy, centred, per_channel, height * width), inverse)
 
     s1 = graph.sum(graph.multiply(dy_sum, scale), 2, keep=True)  # [B, groups, 1]
     s2 = graph.sum(graph.multiply(dy_normed, scale), 2, keep=True)

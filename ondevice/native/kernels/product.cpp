@@ -131,8 +131,8 @@ void multiply_rows(int64_t rows, const Matrix& a, const Panel& b, int64_t depth,
   }
 }
 
-// Packing by transposing is the dear kind: where both operands would need it, the smaller one is packed, which means
-// to compute the transposed product.
+// Packing by transposing is the expensive kind: where both operands would need it, the smaller one is packed, which
+// means to compute the transposed product.
 Product oriented(const Product& given) {
   const bool both_along_depth = given.a.column_stride == 1 && given.b.row_stride == 1 && given.b.column_stride != 1;
   if (!both_along_depth || given.columns <= given.rows) return given;
