@@ -24,7 +24,7 @@ class Backend(Protocol):
         ...
 
     def step(self, arrays: Arrays) -> Arrays:
-        """One forward and backward pass: the signature's inputs -> its outputs.  Inputs are read, never kept or changed."""
+        """One forward and backward pass: the signature's inputs -> its outputs.  Inputs are never changed."""
         ...
 
     def embed(self, arrays: Arrays) -> FloatArray:
