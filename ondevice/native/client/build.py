@@ -15,6 +15,7 @@ from ondevice.native.build import FLAGS as RUNTIME_FLAGS
 from ondevice.native.build import (
     RUNTIME_LIBRARIES,
     SOURCE_FOLDER,
+    TARGETS,
     KernelBuildError,
     Target,
     compile_objects,
@@ -105,7 +106,10 @@ def compile_client(compiler: str, arguments: Sequence[str]) -> None:
         raise KernelBuildError(f"{JSON_HEADER} is missing; apt-get install nlohmann-json3-dev")
     path = shutil.which(compiler)
     if path is None:
-        raise KernelBuildError(f"{compiler} is not installed; apt-get install the package that has it")
+        packages = {target.compiler: target.debian_package for target in TARGETS.values()}
+        raise KernelBuildError(
+            f"{compiler} is not installed; apt-get install {packages.get(compiler, compiler)}"
+        )
     # The header has no architecture, but a cross compiler does not look among the host's.
     headers = ["-idirafter", str(JSON_HEADER.parents[1])]
     done = subprocess.run([path, *headers, *arguments], capture_output=True, text=True, check=False)
