@@ -60,7 +60,7 @@ class DeviceChoice:
         if self.simulated >= clients_per_round:
             raise WrongArgument(
                 "simulated",
-                f"is {self.simulated} of {clients_per_round} clients a round; expected fewer, or name no device",
+                f"is {self.simulated} of {clients_per_round} clients per round; expected fewer, or name no device",
             )
         twice = [name for name, count in Counter(self.names).items() if count > 1 and ":" in name]
         if twice:

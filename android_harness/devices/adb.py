@@ -49,7 +49,7 @@ _HASH_LINE = re.compile(r"([0-9a-f]{64})\s+(\S.*)")
 _SIZE_LINE = re.compile(r"[0-9]{1,19}")
 _LINK_SECONDS = 10.0  # for a command about the link itself
 _HOUSEKEEPING_SECONDS = 60.0  # for a shell command of our own: hashes, renames, deletions
-_SLOWEST_TRANSFER = 2**20  # bytes a second below which a transfer counts as stuck
+_SLOWEST_TRANSFER = 2**20  # bytes per second below which a transfer counts as stuck
 
 
 class _LinkLost(Exception):

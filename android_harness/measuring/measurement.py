@@ -78,7 +78,7 @@ def measure_side_by_side(
     advance: Callable[[], None],
     stock_onnxruntime: Sequence[Path] = (),
 ) -> list[Measurement]:
-    """One row a runtime.  Every runtime steps in a process of its own, the same step, in turn.
+    """One row per runtime.  Every runtime steps in a process of its own, the same step, in turn.
 
     `stock_onnxruntime`: the folders of that contender's packages.
     """

@@ -45,7 +45,7 @@ class BenchDevice:
     def measure(
         self, artifact: Artifact, runtimes: Sequence[str], sizes: Sequence[BenchSize]
     ) -> Iterator[Measurement]:
-        """A row a runtime and size, as they come; a client has passed the golden step first, and in the end losses agree."""
+        """A row per runtime and size, as they come; clients pass the golden step first, and at the end losses agree."""
         losses = []
         for runtime in runtimes:
             client = InstalledClient(self.device, self._bundle(runtime), artifact.directory, self.timeout)

@@ -1,4 +1,4 @@
-"""Measurements as tables for a terminal: one a size, narrow enough for 80 columns; only figures that some row has."""
+"""Measurements as tables for a terminal: one per size, narrow enough for 80 columns; only figures that some row has."""
 
 from __future__ import annotations
 

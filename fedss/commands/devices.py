@@ -25,7 +25,7 @@ def command(cache: Cache = DEFAULT_CACHE, as_json: Json = False) -> None:
 
 
 def devices_table(listed: list[ListedDevice]) -> Group:
-    """One line a device; below, what each is, and what to do about those that are not ready."""
+    """One line per device; below, what each is, and what to do about those that are not ready."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
     for title in ("device", "state", "ABI", "cores", "RAM MB", "free MB", "battery"):
         numeric = title not in ("device", "state", "ABI")

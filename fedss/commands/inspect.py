@@ -117,7 +117,7 @@ def _tables(found: Inspection, payload: Mapping[str, Any]) -> list[Table]:
         "classes n",
         "head parameters",
         "share",
-        "MB a client and round",
+        "MB per client and round",
         "full softmax",
         title=f"|S_k| = {found.heads[0].width}",
         caption=f"The shares in section 4.3 of the paper fit an extractor of {PAPER_EXTRACTOR_PARAMETERS / 1e6:.2f} M "

@@ -1,6 +1,6 @@
 """The figures of measurements: memory and time of a step against its sizes, and against the classes that there are.
 
-One device a figure.  On an emulated device time is counted in instructions; its clock says nothing about a phone.
+One figure per device.  On an emulated device time is counted in instructions; its clock says nothing about a phone.
 """
 
 from __future__ import annotations
@@ -173,8 +173,8 @@ def _size_words(row: MeasurementRow) -> dict[str, str]:
 
 def _cost(measured: DeviceRows) -> tuple[Figure, str]:
     if measured.emulated:
-        return _million_instructions, "million instructions a step"
-    return (lambda row: row.cpu_ms_p50), "CPU ms a step, median"
+        return _million_instructions, "million instructions per step"
+    return (lambda row: row.cpu_ms_p50), "CPU ms per step, median"
 
 
 def _measured_figures(measured: DeviceRows, rows: Sequence[MeasurementRow]) -> list[tuple[Figure, str]]:
@@ -224,7 +224,7 @@ def _comparable(rows: Sequence[MeasurementRow], axis: str) -> list[MeasurementRo
 
 
 def _series(rows: Sequence[MeasurementRow]) -> dict[str, list[MeasurementRow]]:
-    """One line a runtime; one a runtime and artifact where several artifacts were measured at the same sizes."""
+    """One line per runtime; one per runtime and artifact where several artifacts were measured at the same sizes."""
     places = [(row.runtime, *(getattr(row, axis) for axis in AXES)) for row in rows]
     several = len(set(places)) < len(places)
     series: dict[str, list[MeasurementRow]] = {}

@@ -1,4 +1,4 @@
-"""The parts of a report that are about measurements: a section a device, emulated ones by themselves."""
+"""The parts of a report that are about measurements: one section per device, emulated ones by themselves."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Canvas:
         """One legend for the whole row, outside the panels: it covers no data."""
         handles, labels = panel.get_legend_handles_labels()
         if len(labels) > 1:
-            most = max(1, int(self._size[0] * 11 / (max(map(len, labels)) + 7)))  # some 11 letters an inch
+            most = max(1, int(self._size[0] * 11 / (max(map(len, labels)) + 7)))  # some 11 letters per inch
             rows = -(-len(labels) // most)
             columns = -(-len(labels) // rows)
             self.figure.set_figheight(

@@ -2,7 +2,7 @@
 
     experiment.json     what was run, resolved and checked
     versions.json       with which versions of what
-    metrics.jsonl       one line a round
+    metrics.jsonl       one line per round
     tracebacks.log      where the programs of clients raised errors, if they did: once per cause
     tensorboard/        the same numbers as TensorBoard events
     state.safetensors   the server's state at the last save

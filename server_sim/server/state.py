@@ -40,7 +40,7 @@ class SideTable:
 
 @dataclass
 class ServerState:
-    """Changed once a round: by `apply`, or by `adopt` where there are no clients.  `slice_model` and `save` only read."""
+    """Changed once per round: by `apply`, or by `adopt` where there are no clients.  `slice_model` and `save` only read."""
 
     round_index: int
     optimizer: ServerOptimizer

@@ -147,7 +147,7 @@ def test_a_run_whose_only_device_was_never_there_ends_with_4_at_once(simulated: 
     ("options", "complaint"),
     [
         (["--device", "toaster"], "--device is 'toaster'; expected host, qemu, emulator"),
-        (["--device", "host", "--simulated", "4"], "--simulated is 4 of 4 clients a round"),
+        (["--device", "host", "--simulated", "4"], "--simulated is 4 of 4 clients per round"),
         (["--simulated", "1"], "--simulated is for runs with --device"),
         (["--device", "host", "--runtime", "eager"], "--runtime is 'eager'; devices have a client for"),
         (["--device", "adb:x", "--device", "adb:x"], "--device names adb:x twice"),

@@ -26,7 +26,7 @@ int main(int count, char **arguments) {
 }
 """
 
-# A loop whose length is known to the instruction: three instructions a turn.
+# A loop whose length is known to the instruction: three instructions per turn.
 COUNTED_LOOP = """
 #include <stdio.h>
 #include <stdlib.h>
