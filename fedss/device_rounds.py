@@ -88,7 +88,7 @@ def open_device_link(
     open_simulated: Callable[[], AbstractContextManager[Link]],
     note: Note,
 ) -> Iterator[Link]:
-    """The devices, with worker processes beside them where some clients are simulated."""
+    """The devices, with another engine beside them where some clients are simulated."""
     assert recipe.exported is not None
     kit = TrainingKit(
         artifact=recipe.exported.directory,

@@ -59,7 +59,7 @@ class ModelSettings(_Settings):
     )
     logits: LogitKind = Field("cosine", description="Scaled cosine, or the dot product with a bias.")
     train: TrainScope = Field(
-        "all", description="What learns: everything; embedding and columns; the columns alone."
+        "all", description="What learns: everything; embedding and tables; the tables alone."
     )
     pretrained: str | None = Field(
         None,
@@ -68,7 +68,7 @@ class ModelSettings(_Settings):
     column_norm: float = Field(
         0.1,
         gt=0,
-        description="Length of a new column.  Under cosine logits a column turns at a speed of 1/length^2.",
+        description="Length of a new row, such as a column of W, which under cosine logits turns at a speed of 1/length^2.",
     )
 
 
@@ -124,7 +124,7 @@ class ServerSettings(_Settings):
         "uniform", description="How they are chosen: all alike, or by their examples."
     )
     denominator: Denominator = Field(
-        "selected", description="What a column's mean is over: all chosen clients, or those that hold it."
+        "selected", description="What a row's mean is over: all chosen clients, or those that hold it."
     )
     optimizer: OptimizerName = Field(
         "fedavgm",

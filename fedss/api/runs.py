@@ -1,7 +1,7 @@
 """Federations: one run, a whole table of them, and runs as they are read again.
 
     run = fedss.simulate("glyphs-tiny", rounds=2, out="runs/first")
-    run.curve       [(2, 0.31)]
+    run.curve       [(2, 0.475)]
 
 Nothing is printed and no signal handler is installed: progress is heard of by callbacks, a run is stopped by `stop`, and
 Ctrl-C is Python's own.  A run that was stopped or killed goes on with `resume=True`.

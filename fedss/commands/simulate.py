@@ -210,7 +210,7 @@ def summary_table(run: Run) -> Group:
 
 
 def cells_table(experiment: Experiment, cells: Sequence[TableCell]) -> Table:
-    """A table like Table 1 of the paper, a row per method and width."""
+    """A table like Table 1 of the paper, a row per scheme and width."""
     metric = {"top1": "top-1 accuracy", "map_at_r": "MAP@10"}[experiment.evaluation.metric]
     table = Table(
         "method", "|N_k|", "|S_k|", "% of n", f"{metric} (%)", "kB down", "kB up", title=experiment.title

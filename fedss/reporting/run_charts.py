@@ -26,7 +26,7 @@ from server_sim.runs.records import RoundRecord, RunGroup, RunRecord, TableRecor
 from server_sim.runs.tables import TableCell
 
 METRIC_NAMES = {"top1": "top-1 accuracy", "map_at_r": "MAP@10"}
-MAX_SMOOTH_ROUNDS = 60  # lines of more rounds than this carry no markers
+MAX_MARKED_ROUNDS = 60  # lines of more rounds than this carry no markers
 Series = tuple[list[float], list[float]]
 
 
@@ -109,8 +109,8 @@ def table_chart(table: TableRecord, score_name: str, name: str) -> Chart:
     """Score against the columns that a client holds, as in Figure 5 of the paper."""
     with Canvas(name, 1, height=3.9) as canvas:
         (panel,) = canvas.panels
-        for number, method in enumerate(dict.fromkeys(cell.label for cell in table.cells)):
-            _draw_method(panel, number, [cell for cell in table.cells if cell.label == method])
+        for number, scheme in enumerate(dict.fromkeys(cell.label for cell in table.cells)):
+            _draw_scheme(panel, number, [cell for cell in table.cells if cell.label == scheme])
         panel.set_xscale("log")
         plain_numbers(panel.xaxis)
         panel.grid(visible=True, axis="x", which="both")
@@ -125,7 +125,7 @@ def table_chart(table: TableRecord, score_name: str, name: str) -> Chart:
         )
 
 
-def _draw_method(panel: Axes, number: int, cells: Sequence[TableCell]) -> None:
+def _draw_scheme(panel: Axes, number: int, cells: Sequence[TableCell]) -> None:
     """A line over the widths with whiskers; a level where there are no clients to hold columns."""
     colour, label = colour_of(number), cells[0].label
     if not any(cell.bytes_down_per_client for cell in cells):
@@ -152,7 +152,7 @@ def _draw_mean(panel: Axes, number: int, group: RunGroup, points: Callable[[RunR
     x = [statistics.fmean(own[0][i] for own in series) for i in range(length)]
     values = np.array([own[1][:length] for own in series])  # [seeds, points]
     colour = colour_of(number)
-    marker = marker_of(number) if length <= MAX_SMOOTH_ROUNDS else None
+    marker = marker_of(number) if length <= MAX_MARKED_ROUNDS else None
     panel.plot(
         x, values.mean(axis=0), color=colour, marker=marker, linestyle=line_of(number), label=group.label
     )

@@ -24,7 +24,7 @@ MAX_REASONS = 12  # of dropped clients; the rest is in metrics.jsonl
 
 
 def run_headlines(groups: Sequence[RunGroup]) -> list[Headline]:
-    """Of the group with the best score among those whose clients hold a part of the classes; else of the best."""
+    """Of the FedSS group with the best score; where there is none, of the best of all."""
     scored = [group for group in groups if group.scores]
     if not scored:
         return []

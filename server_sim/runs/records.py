@@ -1,4 +1,5 @@
-"""Runs as they are read again: checked records of the folders that `run_directory` writes, seeds of one setting together.
+"""Runs as they are read again: checked records of the folders that `server_sim.runs.directory` writes; seeds of
+one setting together.
 
 A run that was stopped is a record too, of the rounds it finished.
 """

@@ -41,7 +41,7 @@ def _over_named(name: str, experiment: Experiment) -> str | None:
     wanted, given = flat_settings(experiment), flat_settings(base)
     changes = {field: value for field, value in wanted.items() if field not in given or value != given[field]}
     if None in changes.values():
-        return None  # TOML has no word for it, so no --set can ask for it
+        return None  # a file leaves out what is not set, and reads better than --set FIELD=none
     words = ["fedss", "simulate", name]
     for field, option in (("server.rounds", "--rounds"), ("seed", "--seed")):
         if field in changes:

@@ -1,4 +1,4 @@
-"""How the server applies an aggregated difference g: FedAvg, FedAvgM, FedAdam.  One rule serves φ and the columns of W.
+"""How the server applies an aggregated difference g: FedAvg, FedAvgM, FedAdam.  One rule serves φ and the rows of tables.
 
     FedAvg    θ <- θ + γ g
     FedAvgM   v <- β v + g;                                   θ <- θ + γ v                 (FedVC Eq. 5; FedSS A.2)
@@ -6,8 +6,8 @@
 
 Deltas are client − server, so the server *adds*.
 
-A column that nobody sampled in a round has g = 0, but its momentum still moves it.  Doing that at once would touch all n
-columns every round.  Instead every rule can play s rounds of g = 0 in one go: `drift` says where the weights have gone by
+A row that nobody sampled in a round has g = 0, but its momentum still moves it.  Doing that at once would touch all n
+rows every round.  Instead every rule can play s rounds of g = 0 in one go: `drift` says where the weights have gone by
 then, `fade` what is left of the moments.  `server_sim.server.row_table` asks when a row is next read or updated.  For
 FedAvgM it is a closed form,
 
@@ -93,7 +93,7 @@ class FedAvgM:
 
     @cached_property
     def _decay(self) -> FloatArray:
-        """β^s for every s until it is 0 in float32: looked up, because powers would cost more than moving the column."""
+        """β^s for every s until it is 0 in float32: looked up, because powers would cost more than moving the row."""
         longest = math.ceil(math.log(1e-46) / math.log(self.momentum)) if self.momentum else 1
         return np.power(self.momentum, np.arange(longest + 1, dtype=np.float64)).astype(np.float32)
 

@@ -32,7 +32,8 @@ class RowStore(Protocol):
         ...
 
     def arrays(self) -> dict[str, FloatArray | IntArray]:
-        """Everything it holds, by name, to be saved: `weights`, `moment0` ..., `current_at`."""
+        """Everything it holds, by name: `weights`, `moment0` ..., `current_at`.  Its own arrays, not copies: a saved state
+        is read from them and loaded into them."""
         ...
 
 
