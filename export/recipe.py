@@ -14,7 +14,7 @@ from ondevice.contract.vocabulary import StepSpec
 from ondevice.model.extractors import ARCHITECTURES
 
 LARGEST_MICRO_BATCH = 32
-"""What a memory budget may pick at the most: the paper's batch, beyond which nothing is gained."""
+"""What is picked at the most where nobody asks for one: the paper's batch, beyond which nothing is gained."""
 
 
 @dataclass(frozen=True)

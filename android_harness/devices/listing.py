@@ -35,16 +35,16 @@ class ListedDevice:
     description: DeviceDescription | None = None  # of a device that is ready
 
 
-def open_device(name: str, cache_dir: Path, *, memory_mb: int = 512, cpu: str = "cortex-a76") -> Device:
-    """The device called `name`, to be closed by the caller.  `memory_mb` and `cpu` are for a new `emulator`."""
+def open_device(name: str, cache_dir: Path, *, memory_mb: int = 512) -> Device:
+    """The device called `name`, to be closed by the caller.  `memory_mb` is for a new `emulator`."""
     kind, _, detail = name.partition(":")
     if name == "host":
         return HostDevice()
     if name == "qemu":
-        return QemuDevice(cache_dir, cpu)
+        return QemuDevice(cache_dir)
     if name == "emulator":
         own_name = f"tied-{os.getpid()}-{next(_tied_numbers)}"
-        emulator = start_emulator(cache_dir, own_name, memory_mb=memory_mb, cpu=cpu, tied=True)
+        emulator = start_emulator(cache_dir, own_name, memory_mb=memory_mb, tied=True)
         return emulator.device(stop_on_close=True)
     if kind == "emulator" and detail:
         return attach_emulator(cache_dir, detail).device()

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from export.pipeline import export_artifact
-from export.recipe import ExportRecipe
+from export.recipe import LARGEST_MICRO_BATCH, ExportRecipe
 from fedss.api.callbacks import Note
 from fedss.api.errors import WrongArgument
 from ondevice.backends.opening import RUNTIMES, Runtime
@@ -25,7 +25,6 @@ from server_sim.experiment import Experiment
 from server_sim.preparation import ExportedStep
 
 EAGER = "eager"
-LARGEST_MICRO_BATCH = 32
 
 
 def exported_step(

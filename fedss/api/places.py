@@ -20,7 +20,6 @@ from server_sim.preparation import ClientsRecipe
 if TYPE_CHECKING:
     from fedss.device_rounds import DeviceChoice
 
-ENGINE_NAMES = tuple(ENGINES)
 ON_DEVICES = "executorch"
 """The runtime of choice on devices: the fastest and smallest."""
 
@@ -78,5 +77,5 @@ def check_engine(name: str | None, workers: int) -> str:
     """The engine of that name; without one, worker processes where more than one is wanted."""
     chosen = name or ("workers" if workers > 1 else "in-process")
     if chosen not in ENGINES:
-        raise WrongArgument("engine", f"is {chosen!r}; expected one of {', '.join(ENGINE_NAMES)}")
+        raise WrongArgument("engine", f"is {chosen!r}; expected one of {', '.join(ENGINES)}")
     return chosen

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from fedss.api.callbacks import Advance
 from fedss.api.exported_step import EAGER
-from fedss.api.places import ENGINE_NAMES, ON_DEVICES
+from fedss.api.places import ON_DEVICES
 from fedss.api.runs import (
     DEFAULT_RUNS,
     ClientOptions,
@@ -38,6 +38,7 @@ from fedss.console import INTERRUPTED, Json, UsageError, arguments_as_options, l
 from fedss.device_rounds import DeviceChoice, DevicesExhausted
 from fedss.locations import DEFAULT_CACHE, Cache
 from ondevice.backends.opening import RUNTIMES
+from server_sim.engines import ENGINES
 
 
 def command(
@@ -53,7 +54,7 @@ def command(
     engine: Annotated[
         str | None,
         typer.Option(
-            help=f"Who holds the conversations with simulated clients: {', '.join(ENGINE_NAMES)}.",
+            help=f"Who holds the conversations with simulated clients: {', '.join(ENGINES)}.",
             show_default="workers, or in-process for one worker",
         ),
     ] = None,

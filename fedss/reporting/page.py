@@ -32,9 +32,6 @@ class Section:
     def note(self, text: str) -> None:
         self.html.append(f'<p class="note">{escape(text)}</p>')
 
-    def heading(self, text: str) -> None:
-        self.html.append(f"<h3>{escape(text)}</h3>")
-
     def chart(self, chart: Chart) -> None:
         self.charts.append(chart)
         self.html.append(f"<figure>{chart.svg}<figcaption>{escape(chart.caption)}</figcaption></figure>")

@@ -37,7 +37,6 @@ header p { color: var(--faint); margin: 0; }
 h1 { font-size: 2rem; line-height: 1.2; letter-spacing: -0.02em; margin: 0 0 .4rem; }
 h2 { font-size: 1.3rem; letter-spacing: -0.01em; margin: 3.2rem 0 .8rem; padding-top: 1.4rem;
   border-top: 1px solid var(--grid); }
-h3 { font-size: 1rem; margin: 1.8rem 0 .4rem; }
 p { max-width: 46rem; }
 nav { margin: 1.4rem 0 0; display: flex; flex-wrap: wrap; gap: .35rem 1.2rem; font-size: .92rem; }
 nav a, a { color: var(--series-0); text-decoration: none; }
