@@ -51,7 +51,7 @@ def build_app(asked: str) -> typer.Typer:
     """All verbs by name, of which only `asked` can run."""
     app = typer.Typer(
         name="fedss",
-        help="Train image models with very many classes on phones, without any phone ever holding the classifier.",
+        help="Train models with very many classes on phones, without any phone ever holding the classifier.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,

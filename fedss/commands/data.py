@@ -61,7 +61,7 @@ def command(
 
       fedss data glyphs-2028 --plot partition.png --contact-sheet glyphs.png
       fedss data my-photos --import photos/table.csv --image-size 64
-      fedss simulate glyphs-fedss --set data.population=my-photos
+      fedss simulate glyphs-fedss --set data.population=my-photos --set model.pretrained=none
     """
     with arguments_as_options():
         for argument, picture in (("plot", plot), ("contact_sheet", contact_sheet)):
