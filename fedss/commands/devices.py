@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from android_harness.devices.device import DeviceDescription
 from android_harness.devices.listing import ListedDevice, list_devices
@@ -32,12 +32,12 @@ def devices_table(listed: list[ListedDevice]) -> Group:
         table.add_column(title, justify="right" if numeric else "left", no_wrap=True)
     for device in listed:
         table.add_row(
-            escape(device.name),
-            escape(device.state),
-            *(map(escape, _figures(device.description)) if device.description else ()),
+            Text(device.name),
+            Text(device.state),
+            *(map(Text, _figures(device.description)) if device.description else ()),
         )
     remarks = [
-        escape(f"{device.name}: {device.advice or _system(device.description)}")
+        Text(f"{device.name}: {device.advice or _system(device.description)}")
         for device in listed
         if device.advice or device.description
     ]

@@ -75,17 +75,18 @@ def test_a_description_with_numbers_that_cannot_be_is_refused_briefly(wrong: str
     assert len(str(failure.value)) < 2000
 
 
-def test_a_phone_may_call_itself_what_it_likes() -> None:
+@pytest.mark.parametrize("markup", [True, False])
+def test_a_phone_may_call_itself_what_it_likes(markup: bool) -> None:
     """Markup of the console, escapes of the terminal, a novel: shown as text, and not for long."""
     name = "[/evil] \x1b[31m" + "x" * 5000
     phone = parse_description("adb:[/evil]", PHONE.replace("Pixel 7", name))
     assert "\x1b" not in phone.model
     assert len(phone.model) < 300
     listed = ListedDevice("adb:[/evil]", "ready", description=phone)
-    shown = Console(file=io.StringIO(), width=400)
+    shown = Console(file=io.StringIO(), width=400, markup=markup)
     shown.print(devices_table([listed]))
     assert isinstance(shown.file, io.StringIO)
-    assert "Google [/evil] ?[31m" in shown.file.getvalue()
+    assert "adb:[/evil]: Google [/evil] ?[31m" in shown.file.getvalue()
 
 
 BENCH = """{"event": "ready", "load_ms": 2.5, "swap_ms": 1}
