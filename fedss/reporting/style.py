@@ -58,10 +58,8 @@ th, td { padding: .32rem .95rem .32rem 0; }
 td { border-bottom: 1px solid var(--grid); vertical-align: top; }
 tbody tr:hover td { background: var(--card); }
 .number { text-align: right; white-space: nowrap; }
-.best { font-weight: 700; }
 tr.differs td { background: var(--mark); }
 tr.differs td:first-child { box-shadow: -.5rem 0 var(--mark); }
-td.reason { overflow-wrap: anywhere; }
 code, pre { font: .86rem/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; }
 pre { background: var(--card); border-radius: .5rem; padding: .8rem 1rem;
   white-space: pre-wrap; overflow-wrap: anywhere; }

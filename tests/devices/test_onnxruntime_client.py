@@ -15,9 +15,9 @@ from helpers.conversation_case import (
     NUM_CLASSES,
     PLAN,
     SEED,
-    NotAnswered,
     run,
 )
+from helpers.tiny_federation import first_question
 
 from android_harness.bundles.bundle import PYTHON_CLIENT
 from android_harness.bundles.onnxruntime_client.__main__ import main
@@ -29,7 +29,7 @@ from ondevice.client.device_files import read_examples, read_plan, write_example
 from ondevice.contract import safetensors_file
 from ondevice.contract.choice import Choice
 from ondevice.contract.step_signature import ArraySpec, StepSignature
-from ondevice.contract.vocabulary import COLUMNS, IMAGES, ExampleSet, RoundPlan
+from ondevice.contract.vocabulary import COLUMNS, IMAGES, ExampleSet
 
 CLIENT = [sys.executable, "-m", PYTHON_CLIENT]
 CLIENT_ID = 5
@@ -43,17 +43,6 @@ def examples() -> ExampleSet:
 
 def no_backend() -> Backend:
     raise AssertionError("a client that only asks opens no backend")
-
-
-def first_question(plan: RoundPlan) -> bytes:
-    """Of the Python client with these examples."""
-
-    def ask(question: bytes) -> bytes:
-        raise NotAnswered(question)
-
-    with pytest.raises(NotAnswered) as asked:
-        Client(CLIENT_ID, examples(), SEED, no_backend).converse(plan, ask)
-    return asked.value.question
 
 
 @pytest.fixture
@@ -103,7 +92,8 @@ def test_the_question_is_byte_for_byte_that_of_the_python_client_and_needs_no_ar
     done = ask()
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == {"event": "asks"}
-    assert (folder / "out").read_bytes() == first_question(plan)
+    asking = Client(CLIENT_ID, examples(), SEED, no_backend)
+    assert (folder / "out").read_bytes() == first_question(asking, plan)
 
 
 def test_plan_and_examples_are_read_as_they_were_written(tmp_path: Path) -> None:

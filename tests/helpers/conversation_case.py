@@ -15,6 +15,7 @@ import numpy as np
 
 from export.pipeline import export_artifact
 from export.recipe import ExportRecipe
+from helpers.tiny_federation import first_question
 from ondevice.backends.opening import Runtime, open_backend
 from ondevice.client.client import Client
 from ondevice.contract import safetensors_file
@@ -52,14 +53,6 @@ PLAN = RoundPlan(
     # A partial last batch, and batches that are not a multiple of the micro-batch of 4.
     local_training=LocalTraining(epochs=2, batch_size=6, learning_rate=0.05, weight_decay=1e-3, momentum=0.9),
 )
-
-
-class NotAnswered(Exception):
-    """Ends Python's conversation where its client has a question."""
-
-    def __init__(self, question: bytes) -> None:
-        super().__init__("a question that nobody answers")
-        self.question = question
 
 
 def export_small(directory: Path, *runtimes: Runtime) -> Artifact:
@@ -144,15 +137,8 @@ class ConversationCase:
         return update_from_bytes(message, self.envelope, ids, expected)
 
     def _request(self) -> bytes:
-        def ask(question: bytes) -> bytes:
-            raise NotAnswered(question)
-
         client = Client(self.client_id, self.examples, SEED, lambda: open_backend(self.artifact, "eager"))
-        try:
-            client.converse(self.plan, ask)
-        except NotAnswered as asked:
-            return asked.question
-        raise AssertionError("the client ended its conversation without a question")
+        return first_question(client, self.plan)
 
 
 def furthest(found: ClientUpdate, expected: ClientUpdate) -> float:
