@@ -20,6 +20,7 @@ from android_harness.devices.device import DeviceError, FailureReason
 from android_harness.processes.tied_process import start_tied
 
 SHARED_PORT = 5037
+_START_SECONDS = 20.0  # that a private server may take
 
 
 class AdbServer:
@@ -41,7 +42,7 @@ class AdbServer:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
-    def ensure_running(self, patience: float = 20.0) -> None:
+    def ensure_running(self) -> None:
         """Starts the server if it is not there, or not there any more."""
         if self.is_running():
             return
@@ -58,7 +59,7 @@ class AdbServer:
                 stderr=log,
                 env={**os.environ, "HOME": str(self._home)},  # else it would write keys into the user's home
             )
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + _START_SECONDS
         while not self.is_running():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 last_words = (self._home / "adb_server.log").read_text(errors="replace")[-1000:]

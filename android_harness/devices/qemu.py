@@ -22,6 +22,7 @@ from android_harness.devices.host import HostDevice
 
 QEMU_PROGRAMS = ("qemu-aarch64", "gcc", "setpriv")  # what must be installed for a `QemuDevice`
 _PLUGIN_SOURCE = Path(__file__).parent / "instruction_count.c"
+_CPU = "cortex-a76"  # as in `_CPUINFO`
 
 # Libraries ask /proc/cpuinfo which processor they are on and crash on x86_64's answer: this is a Cortex-A76's.
 _CPUINFO = """processor\t: 0
@@ -37,12 +38,11 @@ CPU revision\t: 1
 
 
 class QemuDevice(HostDevice):
-    """A `HostDevice` whose programs are ARM64.  `cpu` is a name that `qemu-aarch64 -cpu help` lists."""
+    """A `HostDevice` whose programs are ARM64."""
 
-    def __init__(self, cache_dir: Path, cpu: str = "cortex-a76", parent: Path | None = None) -> None:
+    def __init__(self, cache_dir: Path, parent: Path | None = None) -> None:
         self._emulator = find_program("qemu-aarch64")
         self._plugin = _compiled_plugin(cache_dir)
-        self._cpu = cpu
         super().__init__(parent)
         # Where qemu looks first for every file the guest opens; outside the folder that programs see.
         self._sysroot = Path(tempfile.mkdtemp(prefix="fedss-sysroot-", dir=parent))
@@ -58,7 +58,7 @@ class QemuDevice(HostDevice):
     ) -> RunResult:
         program, *arguments = argv
         count_file = self._sysroot / f"instructions-{secrets.token_hex(4)}"  # several may run at once
-        emulator = [self._emulator, "-L", str(self._sysroot), "-cpu", self._cpu]
+        emulator = [self._emulator, "-L", str(self._sysroot), "-cpu", _CPU]
         counting = ["-plugin", f"file={option_path(self._plugin)},out={option_path(count_file)}"]
         result = self._run([*emulator, *counting, remote_name(program), *arguments], timeout, env, stdin)
         if (
@@ -73,7 +73,7 @@ class QemuDevice(HostDevice):
         return dataclasses.replace(
             super().describe(),
             name=self.name,
-            model=f"qemu user mode, {self._cpu}",
+            model=f"qemu user mode, {_CPU}",
             abi="aarch64",
             emulated=True,
         )

@@ -32,13 +32,11 @@ class TinyFederation:
     num_classes = 20
     spec = StepSpec("three_convolutions", embedding_dim=16, image_shape=(1, 8, 8))
 
-    def __init__(
-        self, seed: int = 0, optimizer: ServerOptimizer | None = None, examples_per_client: int = 11
-    ) -> None:
+    def __init__(self, seed: int = 0, optimizer: ServerOptimizer | None = None) -> None:
         self.rng = np.random.default_rng(seed)
         self.initial = initial_parameters(self.spec, seed)
         self.backend = EagerBackend(self.spec, self.initial)
-        self.clients = [self.examples(examples_per_client) for _ in range(4)]
+        self.clients = [self.examples(11) for _ in range(4)]
         self.state = ServerState.fresh(
             optimizer or FedAvg(),
             {name: value.copy() for name, value in self.initial.items()},
