@@ -202,11 +202,12 @@ def _merged(programs: Mapping[Runtime, Mapping[str, bytes]]) -> dict[str, bytes]
 @contextmanager
 def _quiet() -> Iterator[None]:
     """What torch and ExecuTorch remark about their own insides while they export is not for our user."""
-    logging.disable(logging.WARNING)
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.WARNING))
     try:
         yield
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(before)
 
 
 @contextmanager

@@ -35,6 +35,7 @@ from server_sim.server.aggregation import Denominator
 from server_sim.server.client_selection import Selection
 from server_sim.server.optimizers import FedAdam, FedAvg, FedAvgM, OptimizerName, ServerOptimizer
 from server_sim.server.stores import STORES
+from server_sim.table_settings import TableSettings
 
 
 class ConfigurationError(ValueError):
@@ -190,23 +191,6 @@ class EvaluationSettings(_Settings):
     )
     every: int = Field(
         10, ge=1, description="Rounds between two evaluations; the last round is always evaluated."
-    )
-
-
-class TableRow(_Settings):
-    """One scheme of a table; a run for every entry of `num_negatives`, or one run where it is empty."""
-
-    label: str
-    num_negatives: tuple[int, ...] = ()
-    override: dict[str, Any] = Field(
-        default_factory=dict, description="Dotted fields of the experiment that differ."
-    )
-
-
-class TableSettings(_Settings):
-    seeds: tuple[int, ...] = Field((0, 1, 2), description="Every row is run with each of them.")
-    rows: tuple[TableRow, ...] = Field(
-        description="`label`, `num_negatives` (a list) and `override` of each."
     )
 
 

@@ -99,8 +99,8 @@ class Simulation:
             self.experiment.server_optimizer(),
             {name: np.array(self._initial[name]) for name in self._backend.signature.dense_shapes},
             {
-                table: initial_rows(self.experiment, self._population.table_sizes[table], dim)
-                for table, dim in self._backend.signature.table_dims.items()
+                table: initial_rows(self.experiment, self._population.table_sizes[table], dim, number)
+                for number, (table, dim) in enumerate(self._backend.signature.table_dims.items())
             },
             self.experiment.server.store,
         )
@@ -198,9 +198,9 @@ class Simulation:
         }
 
 
-def initial_rows(experiment: Experiment, num_rows: int, dim: int) -> FloatArray:
-    """Random directions of one length; a bias starts at 0."""
-    rng = np.random.default_rng([experiment.seed, 1])
+def initial_rows(experiment: Experiment, num_rows: int, dim: int, number: int = 0) -> FloatArray:
+    """Random directions of one length, others in every table; a bias starts at 0."""
+    rng = np.random.default_rng([experiment.seed, 1 + number])
     rows = rng.standard_normal((num_rows, dim), np.float32)
     if experiment.model.logits == "dot":
         rows[:, -1] = 0

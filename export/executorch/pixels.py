@@ -52,4 +52,7 @@ def _images_scale_shift(subtract: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node] |
 
 
 def _is_per_channel(node: object) -> bool:
-    return isinstance(node, fx.Node) and node.op == "get_attr" and node.meta["val"].dim() == 3
+    if not (isinstance(node, fx.Node) and node.op == "get_attr"):
+        return False
+    shape = node.meta["val"].shape
+    return len(shape) == 3 and shape[1:] == (1, 1)

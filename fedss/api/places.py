@@ -73,6 +73,11 @@ def place_for(
     return Place(runtime or ON_DEVICES, workers, choice, check_engine(engine or "workers", workers))
 
 
+def engine_names() -> list[str]:
+    """What `engine` may be, those of other packages too."""
+    return list(ENGINES)
+
+
 def check_engine(name: str | None, workers: int) -> str:
     """The engine of that name; without one, worker processes where more than one is wanted."""
     chosen = name or ("workers" if workers > 1 else "in-process")

@@ -202,7 +202,7 @@ def simulate_table(
     cells: list[TableCell] = []
     for number, run in enumerate(planned, start=1):
         folder = path / run.name
-        if resume and RunDirectory(folder).summary() is not None:
+        if resume and RunDirectory(folder).is_complete(run.experiment):
             done.append(open_run(folder))
         else:
             place_in_table = partial(_tell_place, on_run, run.name, number, len(planned))

@@ -14,8 +14,12 @@ import typer
 from android_harness.bundles.debian_packages import missing_programs
 from android_harness.devices.qemu import QEMU_PROGRAMS
 from android_harness.emulator.machine import EMULATOR_PROGRAMS
+from fedss.api.errors import UsageError
 from fedss.console import Json, log, show_result
 from fedss.locations import DEFAULT_CACHE, Cache
+
+LEFT_BEHIND = ("glyphs", "fedss", "posonly", "mobilenet-96", "bench", "phone", "report")
+"""How the names of what a demo makes begin."""
 
 
 def command(
@@ -30,7 +34,7 @@ def command(
 
     Every step is an ordinary command, shown before it runs: copy it and change it.
     """
-    shutil.rmtree(out, ignore_errors=True)
+    _make_room(out)
     kept = ["--cache", str(cache)]
     often = ["--rounds", str(rounds), "--set", "evaluation.every=3"]
     step("A federation of clients that each hold some characters of one typeface.")
@@ -64,6 +68,19 @@ def command(
     ]
     fedss("report", *runs, "--out", str(page))
     show_result(as_json, {"out": str(out), "report": str(page)}, f"Open {page} in a browser.")
+
+
+def _make_room(out: Path) -> None:
+    """An earlier demo is replaced; a folder that holds anything else is left alone."""
+    if not out.exists():
+        return
+    entries = sorted(entry.name for entry in out.iterdir()) if out.is_dir() else [out.name]
+    others = [name for name in entries if not name.startswith(LEFT_BEHIND)]
+    if others:
+        raise UsageError(
+            f"--out is {out}, where there is more than an earlier demo ({', '.join(others[:3])}); choose another folder"
+        )
+    shutil.rmtree(out)
 
 
 def step(title: str) -> None:

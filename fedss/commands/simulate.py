@@ -19,7 +19,7 @@ from rich.text import Text
 
 from fedss.api.callbacks import Advance
 from fedss.api.exported_step import EAGER
-from fedss.api.places import ON_DEVICES
+from fedss.api.places import ON_DEVICES, engine_names
 from fedss.api.runs import (
     DEFAULT_RUNS,
     ClientOptions,
@@ -38,7 +38,6 @@ from fedss.console import INTERRUPTED, Json, UsageError, arguments_as_options, l
 from fedss.device_rounds import DeviceChoice, DevicesExhausted
 from fedss.locations import DEFAULT_CACHE, Cache
 from ondevice.backends.opening import RUNTIMES
-from server_sim.engines import ENGINES
 
 
 def command(
@@ -54,7 +53,7 @@ def command(
     engine: Annotated[
         str | None,
         typer.Option(
-            help=f"Who holds the conversations with simulated clients: {', '.join(ENGINES)}.",
+            help=f"Who holds the conversations with simulated clients: {', '.join(engine_names())}.",
             show_default="workers, or in-process for one worker",
         ),
     ] = None,

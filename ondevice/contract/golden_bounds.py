@@ -28,7 +28,7 @@ def check_golden_step(golden: GoldenStep, signature: StepSignature, bounds: Boun
             raise ValueError(
                 f"{gradient_of(name)} is {found.dtype} {list(found.shape)}; expected float32 {list(expected)}"
             )
-    for name, tensor in (*golden.inputs.items(), *golden.gradients.items()):
+    for name, tensor in (*golden.inputs.items(), *golden.gradients.items(), (LOSS, np.array(golden.loss))):
         if not np.isfinite(tensor).all():
             raise ValueError(f"{name} holds NaN or infinity")
     for name, distance in golden.eager_distance.items():

@@ -264,6 +264,8 @@ def _read_weights(
 ) -> tuple[Parameters, dict[str, Rows]]:
     tables = {}
     for table, dim in expected.table_dims.items():
+        if table not in ids:
+            raise WireError(f"the message is about rows of {table}, of which none were requested")
         received = _row_ids(tensors, table, expected.table_sizes[table])
         if not np.array_equal(received, ids[table]):
             raise WireError(

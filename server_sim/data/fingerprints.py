@@ -19,7 +19,7 @@ def read_memo(path: Path) -> Memo:
     """What was verified before; a missing or unreadable memo only means verifying again."""
     try:
         memo = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, UnicodeDecodeError, json.JSONDecodeError):
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
         return {}
     return memo if isinstance(memo, dict) else {}
 

@@ -99,6 +99,7 @@ class RunDirectory:
     def resume(self, experiment: Experiment, round_index: int) -> None:
         """Go on with a run at `round_index`; refuses one of another experiment."""
         self.check_same_settings(experiment)
+        (self.path / "summary.json").unlink(missing_ok=True)  # of fewer rounds, if it was complete before
         write_json(self.path / "experiment.json", experiment.model_dump(mode="json"))
         if not (self.path / "versions.json").exists():  # killed as it began
             write_json(self.path / "versions.json", _versions())
@@ -109,6 +110,14 @@ class RunDirectory:
 
     def holds_run(self) -> bool:
         return (self.path / "experiment.json").exists()
+
+    def is_complete(self, experiment: Experiment) -> bool:
+        """Whether it holds the result of this very experiment; refuses one of other settings."""
+        summary = self.summary()
+        if summary is None:
+            return False
+        self.check_same_settings(experiment)
+        return bool(summary["rounds"] == experiment.server.rounds)
 
     def summary(self) -> dict[str, Any] | None:
         """The result of a complete run."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from helpers.tiny_federation import TinyFederation, state_bytes, tiny_plan
 
+from ondevice.contract.choice import Choice, UnknownChoice
 from ondevice.contract.vocabulary import COLUMNS, LocalTraining
 from server_sim.one_round import run_round
 
@@ -68,3 +72,16 @@ def test_bytes_per_round_do_not_depend_on_the_number_of_classes() -> None:
         report = run_round(federation.state, plan, [0], federation.link(), federation.aggregator())
         sizes.append((report.bytes_down, report.bytes_up))
     assert sizes[0] == sizes[1]
+
+
+def test_a_client_says_what_it_lacks_before_it_asks_for_anything(tiny: TinyFederation) -> None:
+    plan = replace(PLAN, transforms=(Choice("noise", {"sigma": 1.0}),))
+    questions: list[bytes] = []
+
+    def ask(question: bytes) -> bytes:
+        questions.append(question)
+        return b""
+
+    with pytest.raises(UnknownChoice, match="no transform 'noise'"):
+        tiny.client(0).converse(plan, ask)
+    assert not questions

@@ -202,11 +202,11 @@ def test_a_table_is_run_once_and_read_again(tmp_path: Path, capfd: pytest.Captur
     rows = '[{label="FedSS", num_negatives=[2]}, {label="Central", override={"scheme.name"="centralized"}}]'
     started: list[str] = []
 
-    def simulate_table() -> fedss.Table:
+    def simulate_table(rounds: int = 1, *more: str) -> fedss.Table:
         return fedss.simulate_table(
             "glyphs-tiny",
-            rounds=1,
-            overrides=[f"table={{seeds=[5], rows={rows}}}"],
+            rounds=rounds,
+            overrides=[f"table={{seeds=[5], rows={rows}}}", *more],
             out=tmp_path / "table",
             resume=True,
             on_run=lambda start: started.append(f"{start.number} of {start.total}: {start.name}"),
@@ -223,6 +223,11 @@ def test_a_table_is_run_once_and_read_again(tmp_path: Path, capfd: pytest.Captur
     assert written["rows"] == [asdict(cell) for cell in table.cells]
     assert simulate_table() == table
     assert len(started) == 2
+    with pytest.raises(fedss.ConfigurationError, match=r"other settings \(client.learning_rate\)"):
+        simulate_table(1, "client.learning_rate=0.5")
+    longer = simulate_table(2)
+    assert len(started) == 4
+    assert [len(run.rounds) for run in longer.runs] == [2, 2]
     printed = capfd.readouterr()
     assert (printed.out, printed.err) == ("", "")
 

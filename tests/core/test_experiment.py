@@ -156,3 +156,10 @@ def test_a_table_has_a_run_for_every_method_width_and_seed_and_averages_over_see
     assert [round(cell.mean, 6) for cell in cells] == [0.2, 0.3, 0.4]
     assert cells[0].deviation == pytest.approx(0.2 / 2**0.5)
     assert cells[0].width_share == 0.5
+
+
+@pytest.mark.parametrize("labels", [("FedSS", "fedss"), ("a/b",), ("",), ("..",)])
+def test_rows_of_a_table_whose_folders_could_not_be_told_apart_are_refused(labels: tuple[str, ...]) -> None:
+    rows = [{"label": label} for label in labels]
+    with pytest.raises(ConfigurationError, match="expected each once, without a slash"):
+        load_experiment("glyphs-tiny").overridden({"table": {"rows": rows}})

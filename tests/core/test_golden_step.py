@@ -103,7 +103,8 @@ def test_outputs_that_are_missing_or_out_of_order_are_no_step(artifact: Artifact
         ("output/gradient/conv2.weight", lambda values: values[:-1], "gradient/conv2.weight is float32"),
         ("output/gradient/conv2.weight", lambda values: values * np.inf, "holds NaN or infinity"),
         ("output/loss", lambda values: values[:0], "golden step"),
-        ("output/loss", lambda values: values * np.nan, "golden step"),
+        ("output/loss", lambda values: values * np.nan, "loss holds NaN or infinity"),
+        ("output/loss", lambda values: values * np.inf, "loss holds NaN or infinity"),
     ],
 )
 def test_a_golden_step_that_proves_nothing_is_refused(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnxruntime
@@ -19,8 +19,10 @@ from export.proof.golden import expected_step, float64_copy
 from export.unsupported_operator import UnsupportedOperator
 from ondevice.contract.golden_step import compare
 from ondevice.contract.step_signature import EXAMPLES, ArraySpec, Bounds
-from ondevice.contract.vocabulary import StepSpec
+from ondevice.contract.vocabulary import COLUMNS, StepSpec
 from ondevice.model.extractors.extractor import Extractor
+from ondevice.model.objectives import OBJECTIVES
+from ondevice.model.objectives.sampled_softmax import SampledSoftmax
 from ondevice.model.train_step import TrainStep
 
 Body = Callable[[Tensor], Tensor]
@@ -124,6 +126,18 @@ def test_a_window_that_ends_far_outside_is_refused_by_name(window: Window) -> No
 def test_what_a_formulation_does_not_know_is_refused_by_name(body: Body, named: str) -> None:
     with pytest.raises(UnsupportedOperator, match=rf"the model uses .*{named}"):
         lowered(lower_step, body)
+
+
+def test_a_slice_over_an_unknown_number_of_rows_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes that are not known yet look alike: the slice must not be taken for none."""
+
+    class WithoutTheFirst(SampledSoftmax):
+        def losses(self, embeddings: Tensor, arrays: Mapping[str, Tensor]) -> Tensor:
+            return super().losses(embeddings, arrays) + arrays[COLUMNS][1:].square().sum()
+
+    monkeypatch.setitem(OBJECTIVES, "sampled_softmax", WithoutTheFirst)
+    with pytest.raises(UnsupportedOperator, match="slice"):
+        lowered(lower_step, lambda x: x)
 
 
 def test_the_training_artifacts_refuse_the_same() -> None:

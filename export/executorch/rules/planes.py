@@ -156,7 +156,8 @@ def unsqueeze(r: Rewrite, x: Given, dim: int) -> Known | Copied:
     rank = len(shape_of(r.at))
     if isinstance(x, PerPlane) and rank == 4 and dim % rank >= 2:
         return x
-    if isinstance(x, fx.Node) and rank == 3 and dim % rank == 2:
+    # Of two dimensions, that is [B, C]: a parameter of one number per channel has one, and is torch's to broadcast.
+    if isinstance(x, fx.Node) and len(shape_of(r.at.args[0])) == 2 and rank == 3 and dim % rank == 2:
         return PerPlane(x, (*shape_of(r.at), 1))
     return COPIED
 
@@ -207,7 +208,7 @@ def view(r: Rewrite, x: Given, sizes: list[int]) -> Known | Copied:
     given, seen = shape_of(r.at.args[0]), shape_of(r.at)
     if isinstance(x, PerPlane) and seen == x.shape[:2]:
         return x.vector
-    if isinstance(x, fx.Node) and seen == (*given, 1, 1):
+    if isinstance(x, fx.Node) and len(given) == 2 and seen == (*given, 1, 1):
         return PerPlane(x, seen)
     if isinstance(x, ON_PLANES):
         turned = r.emit(aten.permute.default, r.planes(x), [1, 0, 2, 3])

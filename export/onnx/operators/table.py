@@ -166,15 +166,17 @@ def _select_backward(
 
 
 def _slice(t: Translation, node: fx.Node, x: fx.Node, axis: int, start: int, end: int) -> Value:
-    if shape_of(node) == shape_of(x):
+    if node.meta["val"].shape == x.meta["val"].shape:
         return t.compact(x)
+    if shape_of(x)[axis] == -1:  # of an unknown number of rows
+        raise refused(node)
     return Value(t.graph.slice(t.full(x), axis, start, end), shape_of(node))
 
 
 def _slice_backward(
     t: Translation, node: fx.Node, dy: fx.Node, _: Sequence[int], axis: int, start: int, __: int, step: int
 ) -> Value:
-    if shape_of(node) == shape_of(dy):
+    if node.meta["val"].shape == dy.meta["val"].shape:
         return t.compact(dy)
     size = shape_of(node)[axis]
     if step != 1 or size == -1:

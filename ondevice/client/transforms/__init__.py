@@ -25,8 +25,13 @@ class Transform(Protocol):
 TRANSFORMS: dict[str, Callable[..., Transform]] = {"precision": Precision, "clip": Clip}
 
 
+def transforms_of(choices: Sequence[Choice]) -> list[Transform]:
+    """In their order; one that is not known here is told by name."""
+    return [chosen(TRANSFORMS, choice, "transform") for choice in choices]
+
+
 def transformed(weights: Mapping[str, Tensor], choices: Sequence[Choice]) -> Mapping[str, Tensor]:
     """One transform after the other."""
-    for choice in choices:
-        weights = chosen(TRANSFORMS, choice, "transform").apply(weights)
+    for transform in transforms_of(choices):
+        weights = transform.apply(weights)
     return weights
