@@ -111,6 +111,8 @@ def test_arguments_that_do_not_fit_are_refused_by_the_runtime(operator: str, tmp
 
     run(shapes)
     places = [at for at, given in enumerate(arguments) if isinstance(given, tuple)]
-    for (at, _dim), sizes in misfits(operator).items():
+    for (at, dim), sizes in misfits(operator).items():
+        if operator == "pooled_mean" and (at, dim) in FREE[operator]:
+            continue  # means of larger planes are as many; elsewhere such a size makes another output, for which is no room
         with pytest.raises(ProgramError, match="ExecuTorch error 18"):
             run([sizes if place == at else shape for place, shape in zip(places, shapes, strict=True)])
