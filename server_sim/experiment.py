@@ -169,6 +169,14 @@ class ServerSettings(_Settings):
         "--device-timeout.",
     )
 
+    @field_validator("slice_transforms")
+    @classmethod
+    def _of_models(cls, transforms: tuple[TransformSettings, ...]) -> tuple[TransformSettings, ...]:
+        """A slice is a model, and no difference that could be clipped."""
+        if any(transform.name != "precision" for transform in transforms):
+            raise ValueError("holds another transform than precision, which alone leaves a model what it is")
+        return transforms
+
     @field_validator("store")
     @classmethod
     def _known_store(cls, name: str) -> str:

@@ -64,7 +64,7 @@ def place_for(
     from fedss.device_rounds import DeviceChoice
 
     choice = devices if isinstance(devices, DeviceChoice) else DeviceChoice(tuple(devices))
-    if experiment.scheme.sampler() is None and experiment.table is None:
+    if experiment.scheme.sampler() is None:
         raise UsageError(
             f"scheme.name is {experiment.scheme.name}: there are no clients to train on devices; name no device"
         )

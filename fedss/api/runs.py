@@ -194,9 +194,9 @@ def simulate_table(
     path = _folder(experiment, out)
     resume = options.get("resume", False)
     workers, runtime, devices = options.get("workers", 1), options.get("runtime"), options.get("devices", ())
-    place_for(loaded, workers, runtime, devices, options.get("engine"))
     planned = table_runs(loaded)
     for run in planned:
+        place_for(run.experiment, workers, runtime, devices, options.get("engine"))
         _check_run(run.experiment, path / run.name, resume)
     done: list[Run] = []
     cells: list[TableCell] = []

@@ -64,7 +64,7 @@ def check_task(signature: StepSignature, examples: ExampleSet, sample: RowSample
     """Everything that the step takes is there: its features, rows of its tables, its side arrays."""
     known = {
         "feature": set(examples.features),
-        "table": set(sample.ids) & set(plan.table_sizes),
+        "table": set(sample.ids),
         "side": {*sample.sides, *plan.sides},
     }
     for spec in signature.of_role("feature", "table", "side"):
@@ -79,4 +79,9 @@ def check_task(signature: StepSignature, examples: ExampleSet, sample: RowSample
 def expected_slice(backend: Backend, plan: RoundPlan) -> Expected:
     """What a slice must look like for this step."""
     signature = backend.signature
+    for table in signature.table_dims:
+        if table not in plan.table_sizes:
+            raise ValueError(
+                f"the step has a table {table!r}, of which the plan says nothing; export for this model"
+            )
     return Expected(signature.dense_shapes, plan.table_sizes, signature.table_dims, plan.sides)

@@ -232,6 +232,12 @@ def test_a_table_is_run_once_and_read_again(tmp_path: Path, capfd: pytest.Captur
     assert (printed.out, printed.err) == ("", "")
 
 
+def test_a_table_that_devices_cannot_run_whole_is_refused_before_its_first_run(tmp_path: Path) -> None:
+    with pytest.raises(fedss.UsageError, match=r"scheme\.name is centralized: there are no clients"):
+        fedss.simulate_table("glyphs-table1", devices=["host"], out=tmp_path / "table")
+    assert not (tmp_path / "table").exists()
+
+
 @pytest.mark.parametrize(
     ("changes", "widest"),
     [

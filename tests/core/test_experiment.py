@@ -163,3 +163,8 @@ def test_rows_of_a_table_whose_folders_could_not_be_told_apart_are_refused(label
     rows = [{"label": label} for label in labels]
     with pytest.raises(ConfigurationError, match="expected each once, without a slash"):
         load_experiment("glyphs-tiny").overridden({"table": {"rows": rows}})
+
+
+def test_a_slice_is_not_clipped() -> None:
+    with pytest.raises(ConfigurationError, match="another transform than precision"):
+        load_experiment("glyphs-tiny", ['server.slice_transforms=[{name="clip", norm=1.0}]'])
