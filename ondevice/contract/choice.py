@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from math import isfinite
 from typing import Any, TypeVar
 
 Setting = str | int | float | bool
@@ -34,7 +35,7 @@ def choice_from_document(document: Any) -> Choice:
         raise UnknownChoice(f"{document!r} is no choice; expected a name, and settings beside it")
     settings = {key: value for key, value in document.items() if key != "name"}
     for key, value in settings.items():
-        if not isinstance(value, Setting):
+        if not isinstance(value, Setting) or (isinstance(value, float) and not isfinite(value)):
             raise UnknownChoice(f"{document['name']}: {key} is {value!r}; expected a number or a word")
     return Choice(document["name"], settings)
 

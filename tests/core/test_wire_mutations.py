@@ -12,6 +12,7 @@ from helpers.wire_messages import KINDS, assembled, encoded, parts, read
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ondevice.contract import wire
 from ondevice.contract.wire import WireError
 
 
@@ -82,7 +83,10 @@ def test_strange_settings_of_a_plan_raise_nothing_but_wire_error(data: st.DataOb
         inside = inside[key]
     inside[key] = value
     header["__metadata__"]["settings"] = json.dumps(plan)
-    refused_or_sound("plan", assembled(header, body))
+    message = assembled(header, body)
+    if not refused_or_sound("plan", message):  # then it is a plan like any other: it can be told to a client
+        understood = wire.plan_from_bytes(message)
+        assert wire.plan_from_bytes(wire.plan_to_bytes(*understood)) == understood
 
 
 @pytest.mark.parametrize("kind", KINDS)
