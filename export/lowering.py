@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ondevice.backends.opening import Runtime
+from ondevice.contract.program_calls import STEP_CALLS
 from ondevice.contract.step_signature import Bounds
 from ondevice.model.train_step import TrainStep
 
@@ -15,8 +16,10 @@ def lower(runtime: Runtime, step: TrainStep, bounds: Bounds) -> dict[str, bytes]
     if runtime == "executorch":
         from export.executorch import lowering as lower_executorch
 
+        program = lower_executorch.lower_step(step, bounds)
         return {
-            "step.pte": lower_executorch.lower_step(step, bounds),
+            "step.pte": program.data,
+            STEP_CALLS: program.calls.to_bytes(),
             "embed.pte": lower_executorch.lower_embed(step, bounds),
         }
     if runtime == "executorch-stock":

@@ -11,14 +11,16 @@ import logging
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
+from export.audit import check_examples_are_independent
 from export.cost.budget import largest_micro_batch
 from export.cost.footprint import operators, planned_bytes
 from export.cost.memory import Report, measure_programs, measure_widths
+from export.cost.pace import measure_pace
+from export.cost.scope import explain_scope
 from export.lowering import lower
-from export.pretrained_weights import load_weights
 from export.proof.golden import build_step, draw_features, expected_step, float64_copy
 from export.proof.golden_images import KINDS
 from export.proof.parity import check_parity
@@ -38,7 +40,10 @@ from ondevice.contract.artifact import (
 from ondevice.contract.golden_step import GoldenStep, golden_to_tensors
 from ondevice.contract.manifest import Manifest, MemoryFigure, Parameter, Parity
 from ondevice.contract.step_signature import EXAMPLES, Bounds, rows_of
+from ondevice.model.extractors import state_of
+from ondevice.model.named_code import source_sha256
 from ondevice.model.one_thread import one_thread
+from ondevice.model.pretrained_weights import load_weights
 from ondevice.model.train_step import TrainStep
 from ondevice.tools.installed_versions import installed_versions
 
@@ -64,10 +69,16 @@ def export_artifact(
     if recipe.weights is not None:
         weights = load_weights(recipe.weights, weights)
     step = build_step(recipe.spec, weights)
+    for remark in step.extractor.remarks:
+        report(remark)
     with _quiet(), one_thread(), _staging(out) as directory:
+        check_examples_are_independent(step, recipe.seed)
         lowered = _Lowered(recipe, step, report)
         micro_batch = lowered.micro_batch()
         bounds = recipe_bounds(recipe, step, micro_batch)
+        scope = explain_scope(step, bounds)
+        if scope is not None:
+            report(scope)
         programs = lowered.programs(micro_batch)
         report("computing the expected step in float64")
         golden, *others = _expected_steps(step, bounds, recipe.seed)
@@ -79,8 +90,17 @@ def export_artifact(
         for runtime in recipe.runtimes:
             report(f"checking {runtime} against float64")
             parity[runtime] = check_parity(artifact, runtime, [golden, *others])
+        provenance = dict(artifact.manifest.provenance)
+        on_phones = [runtime for runtime in recipe.runtimes if runtime in WITHOUT_TORCH]
+        paces = measure_pace(artifact, on_phones, step, golden)
+        for name, pace in paces.items():
+            report(f"{name}: {pace.explain()}")
+        provenance["pace"] = {name: asdict(pace) for name, pace in paces.items()}
         memory = tuple(_memory(artifact, programs, report))
-        rewrite_manifest(artifact.directory, replace(artifact.manifest, parity=parity, memory=memory))
+        rewrite_manifest(
+            artifact.directory,
+            replace(artifact.manifest, parity=parity, memory=memory, provenance=provenance),
+        )
         _publish(artifact.directory, out)
     return open_artifact(out)
 
@@ -169,7 +189,7 @@ def _manifest(
 ) -> Manifest:
     parameters = tuple(
         Parameter(name, tuple(tensor.shape), name in step.trainable)
-        for name, tensor in step.extractor.named_parameters()
+        for name, tensor in state_of(step.extractor).items()
     )
     return Manifest(
         spec=recipe.spec,
@@ -185,13 +205,16 @@ def _manifest(
             "seed": recipe.seed,
             "memory_budget_mb": recipe.memory_budget_mb,
             "weights_sha256": recipe.weights and hashlib.sha256(recipe.weights.read_bytes()).hexdigest(),
+            "source_sha256": source_sha256(recipe.spec.architecture),
+            "objective_sha256": source_sha256(recipe.spec.objective),
+            "remarks": list(step.extractor.remarks),
             "versions": installed_versions(),
         },
     )
 
 
 def _initial(step: TrainStep) -> bytes:
-    tensors = {name: tensor.detach().numpy() for name, tensor in step.extractor.named_parameters()}
+    tensors = {name: tensor.detach().numpy() for name, tensor in state_of(step.extractor).items()}
     return safetensors_file.to_bytes(tensors, {})
 
 

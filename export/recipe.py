@@ -11,7 +11,7 @@ from pathlib import Path
 from ondevice.backends.opening import RUNTIMES, Runtime
 from ondevice.contract.artifact import MANIFEST
 from ondevice.contract.vocabulary import StepSpec
-from ondevice.model.extractors import ARCHITECTURES
+from ondevice.model.extractors import check_architecture
 
 LARGEST_MICRO_BATCH = 32
 """What is picked at the most where nobody asks for one: the paper's batch, beyond which nothing is gained."""
@@ -33,10 +33,7 @@ class ExportRecipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.spec.architecture not in ARCHITECTURES:
-            raise ValueError(
-                f"architecture is {self.spec.architecture!r}; expected one of {', '.join(ARCHITECTURES)}"
-            )
+        check_architecture(self.spec.architecture)
         unknown = [runtime for runtime in self.runtimes if runtime not in RUNTIMES]
         if unknown or not self.runtimes:
             raise ValueError(

@@ -9,11 +9,13 @@ dispatches, so the graph *is* `ondevice.model.train_step`, gradients included: n
 The number of rows of a table is symbolic: one artifact serves any |S_k|.  The micro-batch is static, because the fastest
 formulations reshape by it and padding is exact.  Tensors that do not learn (`StepSpec.train`, buffers) become constants of
 the graph; autograd takes no gradient of them, so the frozen part has no backward operator and keeps no activation.
+
+Every operator carries the layer that it belongs to (`export.layers`).  What a lowering may rely on is `export.normal_form`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor, fx
@@ -22,9 +24,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from export.graph_constants import unused_name
+from export.layers import LayerLabels
+from export.normal_form import functional, simplify
 from ondevice.contract.step_signature import EXAMPLES, ArraySpec, Bounds, rows_of
-from ondevice.model.train_step import TrainStep, step_outputs
+from ondevice.model.train_step import Embedding, TrainStep, step_outputs
 
 Traceable = Callable[[dict[str, Tensor], Sequence[Tensor]], list[Tensor]]
 """(the extractor's tensors by name, data inputs) -> outputs"""
@@ -55,7 +61,10 @@ def trace_loss(step: TrainStep, micro_batch: int) -> fx.GraphModule:
 
     def run(tensors: dict[str, Tensor], data: Sequence[Tensor]) -> list[Tensor]:
         embeddings: list[Tensor] = []
-        hook = step.extractor.register_forward_hook(lambda _, __, output: embeddings.append(output))
+        extractor = step.extractor
+        hook = extractor.register_forward_hook(
+            lambda _, inputs, output: embeddings.append(extractor.summary(output, *inputs))
+        )
         try:
             with torch.no_grad():
                 return [_loss(step, tensors, data), *embeddings]
@@ -66,13 +75,15 @@ def trace_loss(step: TrainStep, micro_batch: int) -> fx.GraphModule:
 
 
 def trace_embed(step: TrainStep, micro_batch: int) -> fx.GraphModule:
-    """The extractor alone, for evaluation: dense parameters and features -> embeddings [b, embedding_dim]."""
+    """The extractor alone, for evaluation: dense parameters and what it takes -> embeddings [b, embedding_dim]."""
+    embedding = Embedding(step.extractor)
 
     def run(tensors: dict[str, Tensor], data: Sequence[Tensor]) -> list[Tensor]:
         with torch.no_grad():
-            return [functional_call(step.extractor, tensors, tuple(data))]
+            named = {f"extractor.{name}": tensor for name, tensor in tensors.items()}
+            return [functional_call(embedding, named, tuple(data))]
 
-    return _trace(run, step, micro_batch, step.signature.features)
+    return _trace(run, step, micro_batch, step.signature.embedded)
 
 
 def example_array(spec: ArraySpec, sizes: Bounds) -> Tensor:
@@ -88,7 +99,7 @@ def _loss(step: TrainStep, tensors: dict[str, Tensor], data: Sequence[Tensor]) -
 
 
 def _trace(run: Traceable, step: TrainStep, micro_batch: int, inputs: Sequence[ArraySpec]) -> fx.GraphModule:
-    mode = FakeTensorMode(shape_env=ShapeEnv())
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     # Any hint will do for the symbolic sizes, but a size of 1 would be taken for a constant.
     hints = {rows_of(table): micro_batch + 101 + at for at, table in enumerate(step.signature.table_dims)}
     sizes = {EXAMPLES: micro_batch, **hints}
@@ -96,9 +107,16 @@ def _trace(run: Traceable, step: TrainStep, micro_batch: int, inputs: Sequence[A
         _fake(mode, example_array(spec, sizes), [size in hints for size in spec.shape]) for spec in inputs
     ]
     tensors = {name: _fake(mode, tensor.detach()) for name, tensor in extractor_tensors(step).items()}
-    with mode, enable_python_dispatcher():
-        traced = make_fx(run)(tensors, data)
-    return _finish(traced, step, list(tensors), [spec.name for spec in inputs])
+
+    def run_labelled(tensors: dict[str, Tensor], data: Sequence[Tensor]) -> list[Tensor]:
+        with LayerLabels().of(step):
+            return run(tensors, data)
+
+    # As plain products and softmax, which every lowering has; and a tensor that a module merely holds is a constant.
+    attention = sdpa_kernel(SDPBackend.MATH)
+    with mode, enable_python_dispatcher(), attention:
+        traced = make_fx(run_labelled, _allow_non_fake_inputs=True, record_stack_traces=True)(tensors, data)
+    return _finish(functional(traced), step, list(tensors), [spec.name for spec in inputs])
 
 
 def extractor_tensors(step: TrainStep) -> dict[str, Tensor]:
@@ -121,22 +139,35 @@ def _finish(
     """Name the placeholders, turn those of the frozen tensors into constants, and drop what nothing reads."""
     graph = traced.graph
     known = extractor_tensors(step)
+    learning = {name for name, _ in step.extractor.named_parameters()}
+    parameters = set()
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    taken = {node.name for node in graph.nodes if node.op != "placeholder"}
     for name, node in zip([*tensors, *data], placeholders, strict=True):
         flat_name = name.replace(".", "_")
         if name in step.trainable or name in data:
-            node.target = node.name = flat_name
+            # `a.b_c` and `a_b.c` are one name without the dots.
+            node.target = node.name = _not_among(taken, flat_name)
+            taken.add(node.name)
             continue
-        traced.register_buffer(flat_name, known[name].detach())
+        constant_name = unused_name(traced, flat_name)
+        traced.register_buffer(constant_name, known[name].detach())
+        if name in learning:
+            parameters.add(constant_name)
         with graph.inserting_after(placeholders[-1]):  # torch.export wants placeholders before all else
-            constant = graph.get_attr(flat_name)
+            constant = graph.get_attr(constant_name)
         constant.meta = dict(node.meta)
         node.replace_all_uses_with(constant)
         graph.erase_node(node)
-    for node in list(graph.nodes):
-        if node.target is torch.ops.aten.detach.default:  # autograd's bookkeeping; nothing to compute
-            node.replace_all_uses_with(node.args[0])
-    graph.eliminate_dead_code()
+    simplify(traced, parameters)
     graph.set_codegen(fx.graph.CodeGen())  # flat arguments, instead of the containers that we traced with
     traced.recompile()
     return traced
+
+
+def _not_among(taken: Collection[str], name: str) -> str:
+    candidate, number = name, 0
+    while candidate in taken:
+        number += 1
+        candidate = f"{name}_{number}"
+    return candidate

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
         open_population,
     )
     from fedss.api.pretraining import Pretrained, pretrain
+    from fedss.api.profiles import StepProfile, profile
     from fedss.api.reports import Report, report, write_report
-    from fedss.api.runs import Interrupted, Run, RunStart, Table, open_run, simulate, simulate_table
+    from fedss.api.runs import Interrupted, Run, RunStart, open_run, simulate
+    from fedss.api.tables import Table, simulate_table
     from fedss.device_rounds import DeviceChoice, DevicesExhausted
     from ondevice.contract.artifact import Artifact, ArtifactError
     from ondevice.contract.vocabulary import StepSpec
@@ -53,6 +55,7 @@ __all__ = [
     "RoundRecord",
     "Run",
     "RunStart",
+    "StepProfile",
     "StepSpec",
     "Table",
     "TableCell",
@@ -70,6 +73,7 @@ __all__ = [
     "open_population",
     "open_run",
     "pretrain",
+    "profile",
     "report",
     "simulate",
     "simulate_table",
@@ -83,8 +87,10 @@ _MODULES = {
     "fedss.api.populations": "PartitionStatistics Population describe_partition draw_contact_sheet draw_partition "
     "import_images open_population",
     "fedss.api.pretraining": "Pretrained pretrain",
+    "fedss.api.profiles": "StepProfile profile",
     "fedss.api.reports": "Report report write_report",
-    "fedss.api.runs": "Interrupted Run RunStart Table open_run simulate simulate_table",
+    "fedss.api.runs": "Interrupted Run RunStart open_run simulate",
+    "fedss.api.tables": "Table simulate_table",
     "fedss.device_rounds": "DeviceChoice DevicesExhausted",
     "ondevice.contract.artifact": "Artifact ArtifactError",
     "ondevice.contract.vocabulary": "StepSpec",

@@ -18,7 +18,7 @@ from rich.text import Text
 from fedss.console import ExitCode, UsageError, log
 
 VERBS = (
-    *("doctor", "data", "pretrain", "simulate", "report", "demo"),
+    *("doctor", "data", "pretrain", "simulate", "report", "analyse", "demo"),
     *("export", "inspect", "bench"),
     *("devices", "emulator", "bundle"),
 )

@@ -45,7 +45,7 @@ class ExitCode(IntEnum):
     BAD_DATA = 3
     """A bad or missing artifact, data set or run."""
     DEVICE = 4
-    """A device failed, a program for one cannot be built, or too few clients of a round were left."""
+    """A device or a cluster failed, a program for a device cannot be built, or too few clients of a round were left."""
     CHECK_FAILED = 5
     """A check (parity, resume) failed."""
 

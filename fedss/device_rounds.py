@@ -21,11 +21,13 @@ from android_harness.rounds.training_device import ClientData, TrainingDevice, T
 from fedss.api.callbacks import Note
 from fedss.api.errors import WrongArgument
 from ondevice.contract.link import Answer, ClientFailure, Link
-from ondevice.contract.vocabulary import RoundPlan
+from ondevice.contract.vocabulary import IMAGES, RoundPlan
 from ondevice.native.build import KernelBuildError
+from server_sim.data.image_files import ImageFiles
 from server_sim.data.population import open_population
 from server_sim.engines.mixture import MixedLink
 from server_sim.engines.simulated_clients import private_seed_in_run
+from server_sim.experiment import ConfigurationError
 from server_sim.preparation import ClientsRecipe
 from server_sim.simulation import Interrupted
 
@@ -152,6 +154,12 @@ def bundle_for(cache: Path, runtime: str, abi: str) -> Bundle:
 def _client_data(recipe: ClientsRecipe) -> Callable[[int], ClientData]:
     """The same examples and private seed that `SimulatedClients` gives a client, so that both train alike."""
     population = open_population(recipe.population_path)
+    images = population.train.features.get(IMAGES)
+    if isinstance(images, ImageFiles) and images.augmentation.is_random:
+        raise ConfigurationError(
+            "data.augmentation draws other parts of the images in every round, which clients on devices do not do; "
+            "choose what stays the same: --set data.augmentation.name=center_crop"
+        )
 
     def client_data(client_id: int) -> ClientData:
         private_seed = private_seed_in_run(population, client_id, recipe.run_seed)

@@ -13,8 +13,10 @@ from fedss.device_rounds import DevicesExhausted
 from ondevice.contract.artifact import ArtifactError
 from ondevice.native.build import KernelBuildError
 from ondevice.native.runtime.program import ProgramError
+from ondevice.tools.registries import RegistryError
 from ondevice.tools.step_process import StepProcessError
-from server_sim.data.population import PopulationError
+from server_sim.data.population_files import PopulationError
+from server_sim.engines import EngineError
 from server_sim.experiment import ConfigurationError
 from server_sim.one_round import RoundAbandoned
 from server_sim.runs.records import RunUnreadable
@@ -38,6 +40,7 @@ _CODES: tuple[tuple[tuple[type[Exception], ...], ExitCode], ...] = (
             ArtifactError,
             ProgramError,
             PopulationError,
+            RegistryError,
             StateError,
             RunUnreadable,
             MeasurementsUnreadable,
@@ -49,6 +52,7 @@ _CODES: tuple[tuple[tuple[type[Exception], ...], ExitCode], ...] = (
     (
         (
             RoundAbandoned,
+            EngineError,
             DevicesExhausted,
             DeviceError,
             MissingPackage,

@@ -27,8 +27,11 @@ from pydantic import (
 
 from ondevice.client.transforms import TRANSFORMS, transformed
 from ondevice.contract.choice import Choice, chosen
-from ondevice.contract.vocabulary import LocalTraining, LogitKind, RoundPlan, TrainScope
+from ondevice.contract.vocabulary import LocalTraining, RoundPlan
+from server_sim.data_settings import DataSettings
 from server_sim.experiment_fields import explain
+from server_sim.metrics import METRICS
+from server_sim.model_settings import ModelSettings
 from server_sim.schemes import SCHEMES, Scheme, scheme_from
 from server_sim.schemes.fedss import FedSS
 from server_sim.server.aggregation import Denominator
@@ -44,33 +47,6 @@ class ConfigurationError(ValueError):
 
 class _Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class DataSettings(_Settings):
-    population: str = Field("glyphs-2028", description="A glyphs preset, or the folder of a population.")
-
-
-class ModelSettings(_Settings):
-    architecture: str = Field(
-        "mobilenet_v3_large", description="The extractor, as `fedss export --help` lists them."
-    )
-    embedding_dim: int = Field(64, ge=1, description="Entries of an embedding, and of a class's column.")
-    objective: str = Field(
-        "sampled_softmax", description="The loss; a file each in ondevice/model/objectives."
-    )
-    logits: LogitKind = Field("cosine", description="Scaled cosine, or the dot product with a bias.")
-    train: TrainScope = Field(
-        "all", description="What learns: everything; embedding and tables; the tables alone."
-    )
-    pretrained: str | None = Field(
-        None,
-        description="Where the extractor starts: a name under pretrained/, or a saved state or safetensors file.",
-    )
-    column_norm: float = Field(
-        0.1,
-        gt=0,
-        description="Length of a new row, such as a column of W, which under cosine logits turns at a speed of 1/length^2.",
-    )
 
 
 class TransformSettings(BaseModel):
@@ -92,7 +68,11 @@ class TransformSettings(BaseModel):
 
 def _in_order(transforms: tuple[TransformSettings, ...]) -> tuple[TransformSettings, ...]:
     """Refuses an order that every message would fail on: tried on a message of one number."""
-    transformed({"a weight": np.zeros(1, np.float32)}, [transform.choice for transform in transforms])
+    if {"clip", "top_k"} <= {transform.name for transform in transforms}:
+        raise ValueError(
+            "holds clip and top_k: what top_k adds from before is beyond clip's norm; expected one"
+        )
+    transformed({"dense.one": np.zeros(1, np.float32)}, [transform.choice for transform in transforms])
     return transforms
 
 
@@ -121,8 +101,8 @@ class ClientSettings(_Settings):
 class ServerSettings(_Settings):
     rounds: int = Field(100, ge=1, description="Rounds of the whole run.")
     clients_per_round: int = Field(64, ge=1, description="Clients that are chosen for a round.")
-    selection: Selection = Field(
-        "uniform", description="How they are chosen: all alike, or by their examples."
+    selection: Literal["scheme"] | Selection = Field(
+        "scheme", description="How: as the scheme says (virtual clients by size), alike, or by size."
     )
     denominator: Denominator = Field(
         "selected", description="What a row's mean is over: all chosen clients, or those that hold it."
@@ -145,8 +125,16 @@ class ServerSettings(_Settings):
     slice_transforms: Transforms = Field(
         (), description="What is done to a slice before it is encoded; precision, as for updates."
     )
-    store: str = Field("memory", description=f"Where tables lie: {', '.join(STORES)}.")
-    save_every: int = Field(1, ge=1, description="Rounds between two saved states.")
+    store: str = Field(
+        "memory",
+        description=f"Where tables lie: {' or '.join(STORES)}.  Mapped ones are files in the run's folder: they may be "
+        "larger than memory, and only rows that somebody touched take room.",
+    )
+    save_every: int = Field(
+        1,
+        ge=1,
+        description="Rounds between two saved states of tables in memory; with mapped ones every round is kept.",
+    )
     max_examples: int | None = Field(
         None,
         ge=1,
@@ -194,12 +182,17 @@ class ServerSettings(_Settings):
 
 
 class EvaluationSettings(_Settings):
-    metric: Literal["top1", "map_at_r"] = Field(
-        "top1", description="Share of test images classified right, or retrieval of images of unseen classes."
-    )
+    metric: str = Field("top1", description=f"What is measured: {' or '.join(METRICS)}.")
     every: int = Field(
         10, ge=1, description="Rounds between two evaluations; the last round is always evaluated."
     )
+
+    @field_validator("metric")
+    @classmethod
+    def _known_metric(cls, name: str) -> str:
+        if name not in METRICS:
+            raise ValueError(f"is {name!r}; expected one of {', '.join(METRICS)}")
+        return name
 
 
 class Experiment(_Settings):

@@ -11,13 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ondevice.client.transforms import transformed
 from ondevice.contract import wire
 from ondevice.contract.choice import Choice
-from ondevice.contract.link import ClientFailure, Link, Trace
-from ondevice.contract.vocabulary import IntArray, RoundPlan
+from ondevice.contract.envelope import kind_of
+from ondevice.contract.link import ClientFailure, Link, Pieces, Trace
+from ondevice.contract.lookup import found_to_bytes
+from ondevice.contract.vocabulary import COLUMNS, IntArray, RoundPlan
 from ondevice.contract.wire import DEFAULT_LIMITS, Envelope, UpdateLimits, WireError
 from server_sim.server.aggregation import AggregatedUpdate, Aggregator, MeanUnusable
+from server_sim.server.row_index import RowIndex
+from server_sim.server.slice_encoder import SliceEncoder
 from server_sim.server.state import ServerState, SideTable
 
 _REASONS_TOLD = 5
@@ -41,6 +44,8 @@ class RoundReport:
     mean_loss: float = float("nan")
     mean_width: float = 0.0
     """Mean |S_k|: rows that a client asked for, over all tables."""
+    most_examples: int = 0
+    """Of the client that trained on most: it says how long the round takes where clients train side by side."""
     bytes_down: int = 0
     """Slices, as encoded."""
     bytes_up: int = 0
@@ -65,6 +70,8 @@ class RoundRules:
     """What is done to a slice before it is encoded."""
     before_apply: Callable[[AggregatedUpdate, ServerState], AggregatedUpdate] = lambda mean, _: mean
     """The server's say between the mean and the optimizer."""
+    index: RowIndex | None = None
+    """What finds the rows near a client's data, where clients ask for that first."""
 
 
 def run_round(
@@ -73,22 +80,27 @@ def run_round(
     client_ids: Sequence[int],
     link: Link,
     aggregator: Aggregator,
-    rules: RoundRules = RoundRules(),  # noqa: B008 - frozen
+    rules: RoundRules = RoundRules(),
 ) -> RoundReport:
     """One round; on return the state has moved on by one."""
     report = RoundReport(plan.round_index)
     expected = state.expected_update()
     sampled: dict[int, Mapping[str, IntArray]] = {}
+    slices = SliceEncoder(state.dense, rules.slice_transforms)
     aggregator.start()
 
-    def answer(client_id: int, request: bytes) -> bytes:
+    def answer(client_id: int, request: bytes) -> bytes | Pieces:
         """Lines 6-7: the client asks for the rows of S_k, the server sends φ and W_S."""
         report.bytes_up += len(request)
         envelope = Envelope(plan.round_index, client_id)
+        if rules.index is not None and kind_of(request) == "lookup":
+            found = found_to_bytes(
+                envelope, COLUMNS, state.rows(COLUMNS, rules.index.find(envelope, request))
+            )
+            report.bytes_down += len(found)
+            return found
         sampled[client_id] = wire.request_from_bytes(request, envelope, plan.table_sizes)
-        model_slice = state.slice_model(sampled[client_id], rules.sides)
-        weights = transformed(wire.weights_of(model_slice), rules.slice_transforms)
-        message = wire.slice_to_bytes(envelope, model_slice, weights)
+        message = slices.encode(envelope, state.slice_model(sampled[client_id], rules.sides))
         report.bytes_down += len(message)
         return message
 
@@ -109,6 +121,7 @@ def run_round(
             continue
         aggregator.add(update)  # line 12, streamed
         report.num_updates += 1
+        report.most_examples = max(report.most_examples, update.num_examples)
         width = sum(map(len, ids.values()))
         report.mean_width += (width - report.mean_width) / report.num_updates
 
@@ -124,6 +137,8 @@ def run_round(
         raise RoundAbandoned(f"round {plan.round_index}: {error}", report.traces) from None
     report.mean_loss = aggregate.mean_loss
     state.apply(rules.before_apply(aggregate, state))  # line 13
+    if rules.index is not None:
+        rules.index.refresh(aggregate.tables[COLUMNS].ids)
     return report
 
 

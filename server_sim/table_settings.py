@@ -12,19 +12,23 @@ class _Settings(BaseModel):
 
 
 class TableRow(_Settings):
-    """One scheme of a table; a run for every entry of `num_negatives`, or one run where it is empty."""
+    """One scheme of a table; a run for every entry of `num_negatives` and every point of `vary`, or one run."""
 
     label: str
     num_negatives: tuple[int, ...] = ()
     override: dict[str, Any] = Field(
         default_factory=dict, description="Dotted fields of the experiment that differ."
     )
+    vary: dict[str, tuple[Any, ...]] = Field(
+        default_factory=dict,
+        description="Dotted fields with several values each: a run for every point of the grid.",
+    )
 
 
 class TableSettings(_Settings):
     seeds: tuple[int, ...] = Field((0, 1, 2), description="Every row is run with each of them.")
     rows: tuple[TableRow, ...] = Field(
-        description="`label`, `num_negatives` (a list) and `override` of each."
+        description="`label`, `num_negatives` (a list), `override` and `vary` (fields with lists: a grid) of each."
     )
 
     @field_validator("rows")

@@ -28,9 +28,9 @@ from typing import Literal, get_args
 from android_harness.bundles.debian_packages import unpack_package
 from android_harness.bundles.imported_modules import imported_modules
 from android_harness.bundles.wheels import PYTHON, unpack_wheel
-from android_harness.processes.cache_lock import cache_lock
 from ondevice.native import build as kernels
 from ondevice.native.client import build as client
+from ondevice.tools.cache_lock import cache_lock
 
 Architecture = Literal["aarch64", "x86_64"]
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)

@@ -1,8 +1,7 @@
 """Debian packages, by name: programs this host must have, and ARM64 files fetched without installing them.
 
-Fetching uses apt with its own state folder inside the cache, set to the foreign architecture.  So it needs no
-root, changes nothing on the host, takes whatever mirror the host is set up with, and apt checks signatures as
-always.  A package is fetched once; afterwards the cache serves it, offline too.
+Fetching uses apt with its own state folder (`ondevice.tools.registries.apt`), set to the foreign architecture.  A package
+is fetched once; afterwards the cache serves it, offline too.
 """
 
 from __future__ import annotations
@@ -15,7 +14,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from android_harness.processes.cache_lock import cache_lock
+from ondevice.tools.cache_lock import cache_lock
+from ondevice.tools.registries.apt import run_apt
+from ondevice.tools.registries.pinned_file import RegistryError
 
 # Which package has the program: only programs that this project starts.
 PACKAGE_OF_PROGRAM = {
@@ -115,29 +116,7 @@ def _fetch(cache_dir: Path, home: Path, name: str, architecture: str) -> None:
 
 
 def _apt(cache_dir: Path, architecture: str, command: list[str], cwd: Path | None = None) -> str:
-    """Runs apt on a state folder of our own, after `apt-get update` the first time."""
-    state = (cache_dir / "debian" / architecture / "apt").resolve()
-    first_time = not (state / "updated").exists()
-    for folder in ("lists/partial", "archives/partial"):
-        (state / folder).mkdir(parents=True, exist_ok=True)
-    config = state / "apt.conf"
-    config.write_text(
-        f'Dir::State "{state}";\nDir::State::status "/dev/null";\nDir::Cache "{state}";\n'
-        f'APT::Architecture "{architecture}";\nAPT::Architectures {{ "{architecture}"; }};\n'
-        'APT::Sandbox::User "";\n'  # the sandbox user could not write here
-    )
-    environment = {**os.environ, "APT_CONFIG": str(config), "LC_ALL": "C"}
-    commands = [["apt-get", "update"], command] if first_time else [command]
-    for program, *arguments in commands:
-        done = subprocess.run(
-            [find_program(program), *arguments], cwd=cwd, env=environment, capture_output=True, text=True
-        )
-        errors = [line for line in done.stderr.splitlines() if line.startswith(("E:", "W: Failed"))]
-        if done.returncode != 0 or errors:
-            raise MissingPackage(
-                f"cannot fetch Debian packages for {architecture}: `{program} {' '.join(arguments)}` said: "
-                f"{' '.join(errors) or done.stderr.strip()}; needs a Debian host with a working mirror"
-            )
-        if first_time:
-            (state / "updated").touch()
-    return done.stdout
+    try:
+        return run_apt(cache_dir, architecture, command, cwd)
+    except RegistryError as error:
+        raise MissingPackage(f"cannot fetch Debian packages for {architecture}: {error}") from None

@@ -15,7 +15,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from android_harness.processes.cache_lock import cache_lock
+from ondevice.tools.cache_lock import cache_lock
 
 PYTHON = "3.11"
 """Whose binary wheels are fetched: the Python that Debian 12 has, which the ONNX Runtime bundle carries."""

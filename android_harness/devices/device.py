@@ -51,6 +51,8 @@ class RunResult:
     instructions: int | None = (
         None  # executed by the guest; only where the device is emulated and counts them
     )
+    marks: tuple[int, ...] = ()
+    """The count at every place that the program marked (`instruction_count.c`)."""
 
     def expect_success(self, what: str) -> RunResult:
         """This result if the exit code is 0, otherwise a `DeviceError` that quotes the program's last words."""

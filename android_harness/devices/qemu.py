@@ -65,9 +65,9 @@ class QemuDevice(HostDevice):
             not count_file.exists()
         ):  # the guest died by a signal; so did qemu then, without calling the plugin
             return result
-        count = int(count_file.read_text())
+        count, *marks = map(int, count_file.read_text().split())
         count_file.unlink()
-        return dataclasses.replace(result, instructions=count)
+        return dataclasses.replace(result, instructions=count, marks=tuple(marks))
 
     def describe(self) -> DeviceDescription:
         return dataclasses.replace(

@@ -10,19 +10,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from android_harness.bundles.debian_packages import dependency_of, find_program, unpack_package
-from android_harness.processes.cache_lock import cache_lock
+from ondevice.tools.cache_lock import cache_lock
 
 _GUEST_SOURCES = Path(__file__).parent / "guest"
 
-# In the order in which guest/initramfs_init.sh loads them.  virtio over MMIO: probing a PCI bus takes longer.
+# virtio over MMIO: probing a PCI bus takes longer.
 _DRIVERS = (
     "drivers/virtio/virtio.ko",
     "drivers/virtio/virtio_ring.ko",
@@ -121,8 +123,29 @@ def _initramfs(busybox: Path, drivers: list[Path]) -> bytes:
     entries.append(_cpio_entry("dev/console", character_device, device=(5, 1)))
     entries.append(_cpio_entry("init", program, (_GUEST_SOURCES / "initramfs_init.sh").read_bytes()))
     entries.append(_cpio_entry("bin/busybox", program, busybox.read_bytes()))
-    entries += [_cpio_entry(f"drivers/{driver.name}", program, driver.read_bytes()) for driver in drivers]
+    contents = in_loading_order({driver.stem: driver.read_bytes() for driver in drivers})
+    for at, (driver, content) in enumerate(contents.items()):
+        entries.append(_cpio_entry(f"drivers/{at}-{driver}.ko", program, content))
     return b"".join([*entries, _cpio_entry("TRAILER!!!", 0)])
+
+
+def in_loading_order(drivers: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Every driver behind those that it needs, as it says itself: one kernel's order is not the next one's."""
+    loaded: dict[str, bytes] = {}
+    waiting = dict(drivers)
+    while waiting:
+        ready = [name for name, content in waiting.items() if _needed_by(content) <= set(loaded)]
+        if not ready:
+            needs = {name: sorted(_needed_by(content) - set(loaded)) for name, content in waiting.items()}
+            raise RuntimeError(f"drivers of the emulated phone need others that it does not have: {needs}")
+        for name in ready:
+            loaded[name] = waiting.pop(name)
+    return loaded
+
+
+def _needed_by(driver: bytes) -> set[str]:
+    found = re.search(rb"\0depends=([^\0]*)\0", driver)
+    return set(found[1].decode().split(",")) - {""} if found else set()
 
 
 def _cpio_entry(name: str, mode: int, content: bytes = b"", device: tuple[int, int] = (0, 0)) -> bytes:

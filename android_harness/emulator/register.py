@@ -12,8 +12,8 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from android_harness.processes.cache_lock import cache_lock
 from android_harness.processes.process_identity import ProcessIdentity
+from ondevice.tools.cache_lock import cache_lock
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def measure_client(
         return _row(runtime, image_size, size, instructions_per_step=instructions), loss
     emulated = device.describe().emulated
     before = PowerState() if emulated else read_power_state(device)
-    report = parse_bench(_bench(client, runtime, size, size.warm_up, size.steps).stdout)
+    report = parse_bench(run_bench(client, runtime, size, size.warm_up, size.steps).stdout)
     after = PowerState() if emulated else read_power_state(device)
     peak_mb = round(report.peak_footprint_bytes / MEGABYTE, 1)
     if emulated:
@@ -120,7 +120,7 @@ def _instructions_per_step(
     few = max(size.warm_up, 1)
     counts = []
     for steps in (few, few + size.steps):
-        result = _bench(client, runtime, size, warm_up=0, steps=steps)
+        result = run_bench(client, runtime, size, warm_up=0, steps=steps)
         if result.instructions is None:
             raise DeviceError(
                 FailureReason.FAILED, "qemu counted no instructions; expected a number at the end of bench"
@@ -130,7 +130,16 @@ def _instructions_per_step(
     return instructions, parse_bench(result.stdout).loss
 
 
-def _bench(client: InstalledClient, runtime: str, size: BenchSize, warm_up: int, steps: int) -> RunResult:
+def run_bench(
+    client: InstalledClient,
+    runtime: str,
+    size: BenchSize,
+    warm_up: int,
+    steps: int,
+    *,
+    profiled: bool = False,
+) -> RunResult:
+    """The client's verb `bench`, to its end."""
     options: dict[str, str | int] = {
         "--artifact": ARTIFACT,
         "--width": size.width,
@@ -140,6 +149,8 @@ def _bench(client: InstalledClient, runtime: str, size: BenchSize, warm_up: int,
         "--warmup": warm_up,
         "--steps": steps,
     }
+    if profiled:
+        options["--profile"] = 1
     return client.run("bench", {**options, **_runtime_option(runtime)})
 
 

@@ -77,17 +77,20 @@ def measure_side_by_side(
     size: BenchSize,
     advance: Callable[[], None],
     stock_onnxruntime: Sequence[Path] = (),
+    trusted: str = "",
 ) -> list[Measurement]:
     """One row per runtime.  Every runtime steps in a process of its own, the same step, in turn.
 
-    `stock_onnxruntime`: the folders of that contender's packages.
+    `stock_onnxruntime`: the folders of that contender's packages.  `trusted`: the network whose code eager may run.
     """
     with ExitStack() as stack:
         processes: dict[str, StepProcess] = {}
         for runtime in runtimes:
             is_stock = runtime == STOCK_ONNXRUNTIME
             program = "onnxruntime" if is_stock else runtime
-            job = StepJob(str(artifact.directory), program, size.batch, size.width, size.threads)
+            job = StepJob(
+                str(artifact.directory), program, size.batch, size.width, size.threads, trusted=trusted
+            )
             process = StepProcess(job, stock_onnxruntime if is_stock else ())
             processes[runtime] = stack.enter_context(process)
         times: dict[str, list[StepTime]] = {runtime: [] for runtime in runtimes}

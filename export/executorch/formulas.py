@@ -20,6 +20,12 @@ class Activation(IntEnum):
     RELU = 1
     HARDSWISH = 2
     HARDSIGMOID = 3
+    RELU6 = 4
+    SIGMOID = 5
+    SILU = 6
+    TANH = 7
+    GELU = 8
+    GELU_TANH = 9
 
 
 Shape = tuple[int, ...]
@@ -37,7 +43,10 @@ class Planes:
 
 @dataclass(frozen=True)
 class Value:
-    """activation(GroupNorm(x)), with x a node that lies as [C, B, H, W]."""
+    """activation(GroupNorm(x)), with x a node that lies as [C, B, H, W].
+
+    BatchNorm with frozen statistics is one too: moments that are constants, and a group for every channel.
+    """
 
     x: fx.Node
     moments: fx.Node
@@ -95,9 +104,11 @@ class GradientTimesValue:
 
 @dataclass(frozen=True)
 class Transposed:
-    """A matrix read the other way round; free where it meets a product."""
+    """Matrices read the other way round; free where they meet a product."""
 
     node: fx.Node
+    rank: int = 2
+    """3 for one matrix after the other."""
 
 
 OnPlanes = Planes | Value | Gated | PerPlane | PlaneGradient | ThroughActivation | GradientTimesValue

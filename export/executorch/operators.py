@@ -15,6 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from export.executorch import grid_shapes, row_shapes
 from export.executorch import shapes as shapes_of
 
 _LIBRARY = torch.library.Library("fedss", "DEF")
@@ -47,6 +48,14 @@ _operator(
     shapes_of.pointwise_input_gradient,
 )
 _operator("pointwise_weight_gradient", "Tensor gradient, Tensor x", shapes_of.pointwise_weight_gradient)
+_operator(
+    "pointwise_value", f"{_VALUE}, Tensor? gate, Tensor weight, Tensor? bias", shapes_of.pointwise_value
+)
+_operator(
+    "pointwise_value_weight_gradient",
+    f"Tensor gradient, {_VALUE}, Tensor? gate",
+    shapes_of.pointwise_value_weight_gradient,
+)
 _operator(
     "convolution",
     "Tensor x, Tensor weight, Tensor? bias, int stride, int padding, bool batch_first",
@@ -93,3 +102,63 @@ _operator(
     "Tensor gradient, Tensor x, int kernel, int stride, int padding",
     shapes_of.max_pool_gradient,
 )
+
+# BatchNorm with frozen statistics.
+_operator(
+    "frozen_moments", "Tensor mean, Tensor variance, int batch, float epsilon", shapes_of.frozen_moments
+)
+_operator(
+    "frozen_norm_gradient",
+    f"Tensor? planes, Tensor? scale, Tensor? shift, {_VALUE}",
+    shapes_of.group_norm_gradient,
+    outputs=3,
+)
+
+# Windows with sizes of their own in height and in width.
+_STEPS = "int[] stride, int[] padding, int[] dilation"
+_operator(
+    "grid_convolution",
+    f"Tensor x, Tensor weight, Tensor? bias, {_STEPS}, int groups",
+    grid_shapes.grid_convolution,
+)
+_operator(
+    "grid_convolution_input_gradient",
+    f"Tensor gradient, Tensor weight, {_STEPS}, int groups, int height, int width",
+    grid_shapes.grid_convolution_input_gradient,
+)
+_operator(
+    "grid_convolution_weight_gradient",
+    f"Tensor gradient, Tensor x, int[] kernel, {_STEPS}, int groups",
+    grid_shapes.grid_convolution_weight_gradient,
+)
+_operator(
+    "grid_max_pool", f"Tensor x, int[] kernel, {_STEPS}, int height, int width", grid_shapes.grid_max_pool
+)
+_operator(
+    "grid_max_pool_gradient",
+    f"Tensor gradient, Tensor x, int[] kernel, {_STEPS}",
+    grid_shapes.grid_max_pool_gradient,
+)
+_AVERAGE = "int[] kernel, int[] stride, int[] padding, int divisor, bool count_padding, int height, int width"
+_operator("average_pool", f"Tensor x, {_AVERAGE}", grid_shapes.average_pool)
+_operator("average_pool_gradient", f"Tensor gradient, {_AVERAGE}", grid_shapes.average_pool_gradient)
+
+# Tensors in torch's own layout.
+_operator(
+    "layer_norm",
+    "Tensor x, int columns, Tensor? gamma, Tensor? beta, float epsilon",
+    row_shapes.layer_norm,
+    outputs=3,
+)
+_operator(
+    "layer_norm_gradient",
+    "Tensor gradient, Tensor x, int columns, Tensor mean, Tensor inverse_deviation, Tensor? gamma",
+    row_shapes.layer_norm_gradient,
+    outputs=3,
+)
+_operator("softmax", "Tensor x, int columns", row_shapes.softmax)
+_operator("softmax_gradient", "Tensor gradient, Tensor y, int columns", row_shapes.softmax_gradient)
+_operator(
+    "batched_product", "Tensor a, Tensor b, bool transpose_a, bool transpose_b", row_shapes.batched_product
+)
+_operator("permute", "Tensor x, int[] order", row_shapes.permute)

@@ -9,7 +9,9 @@ both of its gradients are single matrix products.  Images keep the layout they a
 formula and not yet a node (`formulas.py`).  Where an operator cannot read the formula it is materialised, once
 in the forward pass and again in the backward pass, so that between the two only the outputs of the convolutions are kept.
 
-Which operators a node becomes is the business of `rules/`.  One that touches no planes and has no rule is copied.
+Which operators a node becomes is the business of `rules/`.  One without a rule, or whose rule cannot take its arguments,
+is left to ATen's own operator (`fallback.py`): over planes as they lie where it treats every number by itself, else with its
+arguments turned back to torch's layout.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ import torch
 from torch import fx
 from torch.fx.node import Target
 
+from export.executorch.fallback import check_kernel, works_on_planes
 from export.executorch.formulas import (
+    COPIED,
+    ON_PLANES,
     Activation,
     Copied,
     Gated,
@@ -41,6 +46,8 @@ from export.executorch.formulas import (
     Value,
     ValueArguments,
 )
+from export.layers import copy_label
+from export.refusal import place_of
 from export.unsupported_operator import UnsupportedOperator
 
 aten = torch.ops.aten
@@ -48,8 +55,14 @@ fedss = torch.ops.fedss
 
 Rule = Callable[..., Result | Copied]
 """(the rewrite, what is known of the node's arguments) -> what is known of the node, or `COPIED`."""
-Argument = fx.Node | int | float | bool | str | None | Sequence["Argument"]
+SPREAD_OUT = tuple(kind for kind in ON_PLANES if kind is not PerPlane)
+"""What lies as planes; a vector that is only seen as planes is as near to torch's layout."""
+Argument = fx.Node | int | float | bool | str | torch.memory_format | None | Sequence["Argument"]
 """What an emitted operator takes."""
+
+
+class NoFormulation(UnsupportedOperator):
+    """A rule cannot take what it was given; ATen's own operator may."""
 
 
 class Rewrite:
@@ -62,6 +75,9 @@ class Rewrite:
         self._known: dict[fx.Node, Result] = {}
         self._in_backward = False
         self._materialised: dict[tuple[OnPlanes, bool], fx.Node] = {}
+        self._turned: dict[tuple[OnPlanes | fx.Node, bool], fx.Node] = {}
+        self.frozen: dict[tuple[object, ...], Value] = {}
+        """BatchNorms of the forward pass, by what they normalise."""
         self.at: fx.Node = next(iter(traced.graph.nodes))
 
     def run(self) -> fx.GraphModule:
@@ -83,12 +99,40 @@ class Rewrite:
             return self._graph.node_copy(node)
         if node.target is operator.getitem:
             return self._item(node)
+        result = self._ruled(node)
+        return _with_shape(self._copied(node) if isinstance(result, Copied) else result, node)
+
+    def _ruled(self, node: fx.Node) -> Result | Copied:
         rule = self._rules.get(node.target)
-        if rule is not None and _takes(rule, node.kwargs):
-            result = rule(self, *(self._given(argument) for argument in node.args), **node.kwargs)
-            if not isinstance(result, Copied):
-                return _with_shape(result, node)
-        return self._graph.node_copy(node, lambda argument: self.plain(self._known[argument]))
+        if rule is None or not _takes(rule, node.kwargs):
+            return COPIED
+        # Masks and positions are torch's; positions that a rule left out are read by nobody.
+        if not all(self._known[given] is None or _is_float(given) for given in node.all_input_nodes):
+            return COPIED
+        try:
+            return rule(self, *(self._given(argument) for argument in node.args), **node.kwargs)
+        except NoFormulation:
+            return COPIED  # what the rule has written by then is read by nobody, and dropped
+
+    def _copied(self, node: fx.Node) -> Result:
+        """ATen's own operator."""
+        check_kernel(node)
+        knowns = [self._known[argument] for argument in node.all_input_nodes]
+        if any(isinstance(known, SPREAD_OUT) for known in knowns) and works_on_planes(node):
+            return Planes(self._graph.node_copy(node, self._planes_of_traced))
+        copied = self._graph.node_copy(node, lambda argument: self.plain(self._known[argument]))
+        if (
+            copied.target is aten.view.default
+        ):  # what was a view of the traced strides need not be one of ours
+            copied.target = aten.reshape.default
+        return copied
+
+    def _planes_of_traced(self, argument: fx.Node) -> fx.Node:
+        known = self._known[argument]
+        if not shape_of(argument):  # a number that is computed
+            return self.plain(known)
+        assert not isinstance(known, tuple)
+        return self.planes(known)
 
     def _item(self, node: fx.Node) -> Result:
         outputs, at = node.args
@@ -114,13 +158,17 @@ class Rewrite:
         return self.refuse(f"with {argument}")
 
     def refuse(self, why: str = "") -> NoReturn:
-        raise UnsupportedOperator(
-            f"the ExecuTorch lowering has no formulation for {self.at.target} {why or _described(self.at)}; "
+        raise NoFormulation(
+            f"the ExecuTorch lowering has no formulation for {self.at.target} {why or _described(self.at)}, "
+            f"at {place_of(self.at)}; "
             "add a rule to export/executorch/rules/planes.py, or export for another runtime"
         )
 
     def emit(self, target: Callable[..., object], *arguments: Argument, **keywords: Argument) -> fx.Node:
-        return self._graph.call_function(target, arguments, keywords)  # type: ignore[arg-type]
+        """An operator of the layer in hand, which is also where a formula of an earlier layer is made a node."""
+        node = self._graph.call_function(target, arguments, keywords)  # type: ignore[arg-type]
+        copy_label(node, self.at)
+        return node
 
     def is_newest(self, node: fx.Node) -> bool:
         """Whether nothing was written after it."""
@@ -128,19 +176,30 @@ class Rewrite:
 
     def contiguous(self, node: fx.Node) -> fx.Node:
         """Laid out as its shape says: the kernels know no strides."""
-        return self._graph.call_function(
-            aten.clone.default, (node,), {"memory_format": torch.contiguous_format}
-        )
+        return self.emit(aten.clone.default, node, memory_format=torch.contiguous_format)
 
     # From formulas to nodes.
 
     def plain(self, known: Given | Result) -> fx.Node:
         """A node in torch's own layout."""
+        if isinstance(known, fx.Node):
+            return known
         if isinstance(known, Transposed):
-            return self.contiguous(self.emit(aten.t.default, known.node))
-        if not isinstance(known, fx.Node):
+            return self.emit(fedss.permute.default, known.node, [1, 0] if known.rank == 2 else [0, 2, 1])
+        if isinstance(known, PerPlane):
+            pixels = self.emit(aten.reshape.default, known.vector, [*known.shape[:2], 1, 1])
+            spread = known.shape[2:] != (1, 1)
+            return self.emit(aten.expand.default, pixels, list(known.shape)) if spread else pixels
+        if not isinstance(known, ON_PLANES):
             self.refuse(f"on {_named(known)} ({_described(self.at)})")
-        return known
+        return self._turn(known, self.planes(known))
+
+    def _turn(self, known: OnPlanes | fx.Node, node: fx.Node) -> fx.Node:
+        """[C, B, H, W] <-> [B, C, H, W], once in the forward pass and once in the backward pass."""
+        key = (known, self._in_backward)
+        if key not in self._turned:
+            self._turned[key] = self.emit(fedss.permute.default, node, [1, 0, 2, 3])
+        return self._turned[key]
 
     def planes(self, known: Given) -> fx.Node:
         """A node that lies as [C, B, H, W]."""
@@ -156,7 +215,7 @@ class Rewrite:
             case PlaneGradient():
                 return self._spread(known)
             case fx.Node() if "val" in known.meta and known.meta["val"].dim() == 4:
-                return self.contiguous(self.emit(aten.permute.default, known, [1, 0, 2, 3]))
+                return self._turn(known, known)
         return self.refuse(f"on {_named(known)} ({_described(self.at)})")
 
     def _materialise(self, known: Gated | ThroughActivation | GradientTimesValue) -> fx.Node:
@@ -182,7 +241,7 @@ class Rewrite:
         batch, channels, height, width = gradient.shape
 
         def as_planes(vector: fx.Node) -> fx.Node:
-            turned = self.contiguous(self.emit(aten.t.default, vector))
+            turned = self.emit(fedss.permute.default, vector, [1, 0])
             column = self.emit(aten.view.default, turned, [channels, batch, 1, 1])
             if height == width == 1:
                 return column
@@ -203,8 +262,10 @@ class Rewrite:
             return known.vector
         batch, channels, height, width = shape
         assert height == width == 1, shape
+        if isinstance(known, fx.Node):
+            return self.emit(aten.reshape.default, known, [batch, channels])
         turned = self.emit(aten.view.default, self.planes(known), [channels, batch])
-        return self.contiguous(self.emit(aten.t.default, turned))
+        return self.emit(fedss.permute.default, turned, [1, 0])
 
     def gradient(self, known: Given, shape: Shape) -> PlaneGradient:
         if isinstance(known, PlaneGradient):
@@ -225,10 +286,17 @@ def shape_of(node: object) -> Shape:
     return tuple(node.meta["val"].shape) if isinstance(node, fx.Node) else ()
 
 
+def _is_float(node: fx.Node) -> bool:
+    """Numbers as our kernels take them; an operator with several outputs is not looked into."""
+    value = node.meta.get("val")
+    return not isinstance(value, torch.Tensor) or value.dtype == torch.float32
+
+
 def _with_shape(result: Result, traced: fx.Node) -> Result:
     """For `shape_of`: a node that a rule wrote has none yet."""
-    if isinstance(result, fx.Node):
-        result.meta.setdefault("val", traced.meta["val"])
+    node = result.node if isinstance(result, Planes) else result
+    if isinstance(node, fx.Node):
+        node.meta.setdefault("val", traced.meta["val"])
     return result
 
 

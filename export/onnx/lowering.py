@@ -19,15 +19,22 @@ from ondevice.model.train_step import TrainStep
 
 def lower_step(step: TrainStep, bounds: Bounds) -> bytes:
     """step.onnx: the step's signature."""
-    traced = trace_step(step, bounds[EXAMPLES])
+    return lower_traced(trace_step(step, bounds[EXAMPLES]), step, bounds)
+
+
+def lower_traced(traced: fx.GraphModule, step: TrainStep, bounds: Bounds) -> bytes:
+    """The same, of a step that is traced already."""
     return _lower(traced, "train_step", step.signature.inputs, step.signature.outputs, bounds)
 
 
 def lower_embed(step: TrainStep, bounds: Bounds) -> bytes:
-    """embed.onnx: dense parameters and features -> embeddings."""
+    """embed.onnx: dense parameters and what the extractor takes -> embeddings."""
     traced = trace_embed(step, bounds[EXAMPLES])
-    inputs = step.signature.of_role("dense", "feature")
-    return _lower(traced, "embed", inputs, ("embeddings",), {EXAMPLES: bounds[EXAMPLES]})
+    inputs = (*step.signature.dense, *step.signature.embedded)
+    symbols = {symbol for spec in inputs for symbol in spec.symbols} | {EXAMPLES}
+    return _lower(
+        traced, "embed", inputs, ("embeddings",), {symbol: bounds[symbol] for symbol in sorted(symbols)}
+    )
 
 
 def _lower(

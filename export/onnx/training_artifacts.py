@@ -29,6 +29,7 @@ from export.onnx.operators.group_norm import row_means
 from export.onnx.operators.table import formulation_of
 from export.onnx.translation import Formulation, Translation, Value, refused, shape_of
 from export.trace import trace_loss
+from export.unsupported_operator import UnsupportedOperator
 from ondevice.contract.step_signature import EXAMPLES, Bounds, gradient_of
 from ondevice.model.train_step import TrainStep
 
@@ -49,13 +50,21 @@ def lower(step: TrainStep, bounds: Bounds) -> dict[str, bytes]:
     forward = _forward_model(step, bounds[EXAMPLES])
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        with _without_log():
-            artifacts.generate_artifacts(
-                forward,
-                requires_grad=list(step.signature.trained),
-                optimizer=artifacts.OptimType.SGD if step.trainable else None,
-                artifact_directory=directory,
-            )
+        try:
+            with _without_log():
+                artifacts.generate_artifacts(
+                    forward,
+                    requires_grad=list(step.signature.trained),
+                    optimizer=artifacts.OptimType.SGD if step.trainable else None,
+                    artifact_directory=directory,
+                )
+        except RuntimeError as error:
+            # The runtime's last sentence names the operator.
+            reason = str(error).strip().splitlines()[-1]
+            raise UnsupportedOperator(
+                f"ONNX Runtime's training cannot differentiate the model: {reason}; export for onnxruntime instead, whose "
+                "backward pass is ours, or add the operator to DIFFERENTIABLE in export/onnx/training_artifacts.py"
+            ) from error
         models = {name: onnx.load(directory / name) for name in MODELS if (directory / name).exists()}
         files = {CHECKPOINT: (directory / CHECKPOINT).read_bytes()}
     for at, table in enumerate(step.signature.table_dims):

@@ -1,4 +1,8 @@
-"""Turning a traced graph into an ONNX graph, node by node; which operators a node becomes, `operators/table.py` says."""
+"""Turning a traced graph into an ONNX graph, node by node; which operators a node becomes, `operators/table.py` says.
+
+A node that the table does not have, or not with these arguments, is written as torch itself decomposes it
+(`decomposition.py`); only where that fails too is it refused, with the table's words.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from onnx import helper
 from torch import fx
 
+from export.onnx.decomposition import decomposed
 from export.onnx.graph import GraphBuilder, Port
+from export.refusal import unsupported
 from export.unsupported_operator import UnsupportedOperator
 from ondevice.contract.step_signature import ArraySpec
 
 WITHOUT_EFFECT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "implicit"})
 """Keywords that say where and how torch keeps a value, not what it is."""
+
+NUMPY_TYPES: dict[torch.dtype, type[np.generic]] = {
+    torch.float32: np.float32,
+    torch.int64: np.int64,
+    torch.int32: np.int32,
+    torch.uint8: np.uint8,
+    torch.bool: np.bool_,
+}
+"""The types that ONNX Runtime has kernels for; a step in double precision would be none for a phone."""
+
+Operand = fx.Node | float
 
 
 @dataclass(frozen=True)
@@ -61,15 +81,41 @@ class Translation:
 
     def run(self) -> None:
         """Write every node in the form that there is for it."""
-        for node in self._traced.graph.nodes:
+        self._write_nodes(self._traced)
+
+    def _write_nodes(self, traced: fx.GraphModule) -> None:
+        for node in traced.graph.nodes:
             self.graph.scope = node.name
             if node.op == "get_attr":
-                frozen = getattr(self._traced, str(node.target)).numpy()
+                frozen = getattr(traced, str(node.target)).numpy()
                 self.emitted[node] = Value(self.graph.constant(frozen), frozen.shape)
             elif node.op == "call_function":
                 self.emitted[node] = self._formulated(node)
 
     def _formulated(self, node: fx.Node) -> Emitted:
+        try:
+            return self._written(node)
+        except UnsupportedOperator as error:
+            parts = decomposed(node)
+            if parts is None:
+                raise
+            try:
+                values = self._inlined(*parts)
+                return values if isinstance(node.meta["val"], tuple | list) else values[0]  # type: ignore[return-value]
+            except UnsupportedOperator as inner:
+                raise error from inner
+
+    def _inlined(self, part: fx.GraphModule, arguments: Sequence[fx.Node]) -> tuple[Value | None, ...]:
+        """The nodes of a decomposition in place of the node that it stands for."""
+        placeholders = [node for node in part.graph.nodes if node.op == "placeholder"]
+        for placeholder, argument in zip(placeholders, arguments, strict=True):
+            self.emitted[placeholder] = self.emitted[argument]
+        self._write_nodes(part)
+        (results,) = part.graph.output_node().args
+        each = results if isinstance(results, tuple | list) else (results,)
+        return tuple(cast(Value, self.emitted[item]) if isinstance(item, fx.Node) else None for item in each)
+
+    def _written(self, node: fx.Node) -> Emitted:
         """An argument that the formulation does not know is refused: ignored, it would be a wrong gradient."""
         formulation = self._formulation_of(node)
         keywords = {name: value for name, value in node.kwargs.items() if name not in WITHOUT_EFFECT}
@@ -94,20 +140,44 @@ class Translation:
             return value.name
         return self.graph.call("Expand", value.name, self.sizes(node))
 
-    def compact(self, node: fx.Node | float) -> Value:
-        """The value in a shape that may still have to be broadcast; a number becomes a constant."""
-        if isinstance(node, int | float):
-            return Value(self.graph.number(node), ())
+    def compact(self, node: fx.Node) -> Value:
+        """The value in a shape that may still have to be broadcast."""
         value = self.emitted[node]
         assert isinstance(value, Value), f"{node} has several outputs"
         if isinstance(node.meta["val"], torch.SymInt):
             raise refused(node, "the number of rows can only be used as a size")
         return value
 
-    def elementwise(self, operator_name: str, *operands: fx.Node | float | Value) -> Value:
-        values = [operand if isinstance(operand, Value) else self.compact(operand) for operand in operands]
-        shape = _broadcast(*(value.shape for value in values))
+    def operand(self, operand: Operand, dtype: torch.dtype) -> Value:
+        """The compact value in a type: torch promotes silently, ONNX never.  A number becomes a constant."""
+        if not isinstance(operand, fx.Node):
+            return Value(self.graph.constant(np.array(operand, NUMPY_TYPES[dtype])), ())
+        value = self.compact(operand)
+        return Value(self.cast(value.name, dtype_of(operand), dtype), value.shape)
+
+    def cast(self, value: str, present: torch.dtype, wanted: torch.dtype) -> str:
+        if present == wanted:
+            return value
+        return self.graph.call(
+            "Cast", value, to=helper.np_dtype_to_tensor_dtype(np.dtype(NUMPY_TYPES[wanted]))
+        )
+
+    def elementwise(
+        self, operator_name: str, *operands: Operand | Value, dtype: torch.dtype = torch.float32
+    ) -> Value:
+        """An operator whose operands broadcast, all of them of one type."""
+        values = [
+            operand if isinstance(operand, Value) else self.operand(operand, dtype) for operand in operands
+        ]
+        shape = broadcast(*(value.shape for value in values))
         return Value(self.graph.call(operator_name, *(value.name for value in values)), shape)
+
+    def choose(self, condition: Value, left: Value, right: Value, dtype: torch.dtype) -> Value:
+        """`left` where the condition holds, else `right`; the runtime's Where takes no booleans."""
+        if dtype != torch.bool:
+            return self.elementwise("Where", condition, left, right)
+        otherwise = self.elementwise("And", self.elementwise("Not", condition), right)
+        return self.elementwise("Or", self.elementwise("And", condition, left), otherwise)
 
     def sizes(self, node: fx.Node) -> str:
         """The traced shape as a value, [rank]."""
@@ -150,10 +220,24 @@ def refused(
     """The named error for an operator that is in the table, but not with what this node gives it."""
     arguments = [str(argument) for argument in node.args]
     arguments += [f"{name}={value}" for name, value in node.kwargs.items()]
-    return UnsupportedOperator(
-        f"the model uses {node.target} (at {node.name}) with ({', '.join(arguments)}): {why}; extend the formulation "
-        "that export/onnx/operators/table.py has for it, or write the model without it"
+    return unsupported(
+        node,
+        f"with ({', '.join(arguments)}), {why}",
+        "extend its formulation in export/onnx/operators, or write the model without it",
     )
+
+
+def dtype_of(node: fx.Node) -> torch.dtype:
+    """The traced type; refused where the runtime has no kernels for it."""
+    dtype: torch.dtype = node.meta["val"].dtype
+    if dtype not in NUMPY_TYPES:
+        raise refused(node, f"{dtype} has no ONNX formulation")
+    return dtype
+
+
+def constant_of(t: Translation, node: fx.Node, numbers: npt.ArrayLike) -> str:
+    """Numbers as a constant of the node's type."""
+    return t.graph.constant(np.array(numbers, NUMPY_TYPES[dtype_of(node)]))
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...]:
@@ -161,7 +245,7 @@ def shape_of(node: fx.Node) -> tuple[int, ...]:
     return tuple(-1 if isinstance(size, torch.SymInt) else int(size) for size in node.meta["val"].shape)
 
 
-def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     rank = max(len(shape) for shape in shapes)
     aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*aligned, strict=True))

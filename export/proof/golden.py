@@ -18,16 +18,16 @@ import torch
 from torch import Tensor
 
 from export.proof.golden_images import kind_of
-from export.proof.kinks import AcrossKinks, clearance, in_precision, roundings_of
+from export.proof.kinks import NEIGHBOURS, AcrossKinks, clearance, in_precision, neighbour_of, roundings_of
 from ondevice.contract.golden_step import GoldenStep
 from ondevice.contract.step_signature import EXAMPLES, LOSS, Arrays, ArraySpec
 from ondevice.contract.vocabulary import Parameters, StepSpec
-from ondevice.model.extractors import build_extractor
+from ondevice.model.extractors import build_extractor, load_state
 from ondevice.model.train_step import TrainStep, step_outputs
 
 CANDIDATES_PER_EXAMPLE = 4
-NEIGHBOURS = 4
-"""Eager steps from inputs that differ by a rounding."""
+FEATURE_ROWS = 16
+"""Of a table that the extractor reads, while features are chosen."""
 EXAMPLES_AT_ONCE = 4
 """Float64 activations are large; examples are independent, so references are computed in pieces and added."""
 
@@ -36,6 +36,7 @@ def draw_features(step: TrainStep, count: int, seed: int) -> Arrays:
     """Features of `count` examples: of several of each kind, the one that stays clearest of kinks.  `step` is in float64."""
     random = np.random.default_rng(seed)
     specs = step.signature.features
+    read = draw_read_tables(step, random)
     chosen: list[tuple[npt.NDArray[Any], ...]] = []
     for position in range(count):
         candidates = [
@@ -43,21 +44,39 @@ def draw_features(step: TrainStep, count: int, seed: int) -> Arrays:
             for _ in range(CANDIDATES_PER_EXAMPLE)
         ]
         together = [np.stack(values) for values in zip(*candidates, strict=True)]
-        chosen.append(candidates[int(np.argmax(clearance(step.extractor, together)))])
+        seen = [in_rows(spec, values, FEATURE_ROWS) for spec, values in zip(specs, together, strict=True)]
+        chosen.append(candidates[int(np.argmax(clearance(step.extractor, [*seen, *read])))])
     return {
         spec.name: np.stack(values) for spec, values in zip(specs, zip(*chosen, strict=True), strict=True)
     }
 
 
 def draw_feature(spec: ArraySpec, position: int, random: np.random.Generator) -> npt.NDArray[Any]:
-    """One example's feature: a picture where it looks like one, noise where it does not."""
+    """One example's feature: a picture where it looks like one, numbers of its range, or noise."""
     shape = spec.sizes({EXAMPLES: 1})[1:]
     if spec.dtype == "uint8" and len(shape) == 3:
         channels, height, width = shape
         return kind_of(position)(random, (channels, height, width))
     if spec.dtype == "float32":
         return random.standard_normal(shape, np.float32)
-    return random.integers(0, 2, shape).astype(spec.dtype)
+    # Positions among rows whose number is not known yet: `expected_step` takes them modulo what it draws.
+    below = spec.below or (1 << 20 if spec.positions_in else 2)
+    numbers = random.integers(0, below, shape).astype(spec.dtype)
+    if shape and position % 2:
+        # As a text that is shorter than the others.
+        numbers[..., shape[-1] - shape[-1] // 3 :] = spec.padding
+    return numbers
+
+
+def draw_read_tables(step: TrainStep, random: np.random.Generator) -> list[npt.NDArray[Any]]:
+    """Rows of the tables that the extractor reads."""
+    tables = [spec for spec in step.signature.embedded if spec.role == "table"]
+    return [_draw_input(spec, {}, FEATURE_ROWS, random) for spec in tables]
+
+
+def in_rows(spec: ArraySpec, values: npt.NDArray[Any], rows: int) -> npt.NDArray[Any]:
+    """Drawn positions as positions among so many rows, the last of several left out: it is padding."""
+    return values if spec.positions_in is None else values % max(1, rows - (rows > 2))
 
 
 def expected_step(step: TrainStep, features: Arrays, rows: int, seed: int) -> GoldenStep:
@@ -72,7 +91,10 @@ def expected_step(step: TrainStep, features: Arrays, rows: int, seed: int) -> Go
     rounded = [
         _outputs(float32_copy(step), inputs),
         _outputs(step, inputs, across_kinks=True),
-        *(_outputs(_neighbour(step, random), inputs) for _ in range(NEIGHBOURS)),
+        *(
+            _outputs(TrainStep(step.spec, neighbour_of(step.extractor, random)), inputs)
+            for _ in range(NEIGHBOURS)
+        ),
     ]
     distance = {
         name: max(float(torch.linalg.vector_norm(found[name].double() - exact[name])) for found in rounded)
@@ -90,11 +112,11 @@ def _draw_input(
     spec: ArraySpec, features: Arrays, rows: int, random: np.random.Generator
 ) -> npt.NDArray[Any]:
     """One input of the step for the examples of `features`; the last of several rows is padding."""
-    examples = len(next(iter(features.values())))
+    examples = len(next(iter(features.values()), ()))
     shape = spec.sizes({size: examples if size == EXAMPLES else rows for size in spec.symbols})
     drawn: npt.NDArray[Any]
     if spec.role == "feature":
-        drawn = features[spec.name]
+        drawn = in_rows(spec, features[spec.name], rows)
     elif spec.role == "table":
         drawn = 0.1 * random.standard_normal(shape, np.float32)
     elif spec.role == "side":
@@ -107,14 +129,14 @@ def _draw_input(
     elif spec.positions_in is not None:
         drawn = random.integers(0, max(1, rows - (rows > 2)), shape)
     else:
-        drawn = random.uniform(0, 1, shape).astype(spec.dtype)
+        drawn = random.integers(0, spec.below or 2, shape).astype(spec.dtype)
     return drawn
 
 
 def build_step(spec: StepSpec, weights: Parameters) -> TrainStep:
     """The training step in float32 with these weights; every tensor of the extractor is given."""
     extractor = build_extractor(spec)
-    extractor.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in weights.items()})
+    load_state(extractor, weights, f"the weights of {spec.architecture}")
     return TrainStep(spec, extractor)
 
 
@@ -132,17 +154,6 @@ def _copy(step: TrainStep, dtype: torch.dtype) -> TrainStep:
     return TrainStep(step.spec, copy.deepcopy(step.extractor).to(dtype))
 
 
-def _neighbour(step: TrainStep, random: np.random.Generator) -> TrainStep:
-    """In single precision, with every weight replaced by the next number above or below it."""
-    neighbour = float32_copy(step)
-    for tensor in neighbour.extractor.parameters():
-        direction = torch.from_numpy(
-            random.choice(np.array([-np.inf, np.inf], np.float32), tuple(tensor.shape))
-        )
-        tensor.data = torch.nextafter(tensor.data, direction)
-    return neighbour
-
-
 def _outputs(step: TrainStep, inputs: Arrays, across_kinks: bool = False) -> dict[str, Tensor]:
     """Gradients by name, and the loss, in the step's own precision, added up over pieces of the batch."""
     dtype = next(step.extractor.parameters()).dtype
@@ -158,10 +169,13 @@ def _outputs(step: TrainStep, inputs: Arrays, across_kinks: bool = False) -> dic
         }
         rounding: AbstractContextManager[object] = nullcontext()
         if across_kinks:
-            features = [inputs[spec.name][piece] for spec in step.signature.features]
-            rounding = AcrossKinks(roundings_of(step.extractor, features))
+            taken = [
+                inputs[spec.name][piece] if spec.role == "feature" else inputs[spec.name]
+                for spec in step.signature.embedded
+            ]
+            rounding = AcrossKinks(roundings_of(step.extractor, taken))
         with rounding:  # kinks are the extractor's: what comes after it has none that numbers come near
-            embeddings = step.extractor(*(data[spec.name] for spec in step.signature.features))
+            embeddings = step.extractor(*(data[spec.name] for spec in step.signature.embedded))
         loss = step.loss(embeddings, data)
         outputs = step_outputs(loss, [*step.trainable_tensors(), *tables])
         totals = [a + b for a, b in zip(totals, outputs, strict=True)] if totals else outputs

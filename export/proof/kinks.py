@@ -1,8 +1,9 @@
-"""Kinks: where ReLU, hardswish and hardsigmoid bend, and the activations that float32 may put on either side of one.
+"""Kinks: where ReLU, hardswish and their like bend, and the activations that float32 may put on either side of one.
 
 An activation within float32's rounding of a kink falls on either side of it, in eager as in any runtime, and moves some
 gradients by 1e-3: a check that does not know of it cannot tell a wrong kernel from bad luck.  How far rounding reaches
-differs from layer to layer and is measured: the root mean square of what float32 is off at the activation's input.
+differs from layer to layer and is measured: the root mean square of what float32 is off at the activation's input.  Planes
+of flat pictures, whose numbers all round the same way, may be off by several times that, and are measured by themselves.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +21,25 @@ from torch.overrides import TorchFunctionMode
 
 from ondevice.contract.vocabulary import FloatArray
 
-KINKS = {"relu": (0.0,), "hardswish": (-3.0, 3.0), "hardsigmoid": (-3.0, 3.0)}
+KINKS: dict[str, tuple[float, ...]] = {
+    "relu": (0.0,),
+    "leaky_relu": (0.0,),
+    "prelu": (0.0,),
+    "relu6": (0.0, 6.0),
+    "hardswish": (-3.0, 3.0),
+    "hardsigmoid": (-3.0, 3.0),
+}
+"""Of the function, of torch's method and of the method that writes in place, whose name ends in `_`."""
+BOUNDED = {"hardtanh": (-1.0, 1.0)}
+"""Those that bend where their arguments say, and where if they do not."""
 ROUNDINGS_WITHIN_REACH = 4.0
+NEIGHBOURS = 4
+"""Float32 networks whose weights differ by a rounding: one alone may be lucky."""
 SMALLEST_ROUNDING = 1e-8
 """Of a layer that happens to be exact."""
 
+
+Network = TypeVar("Network", bound=nn.Module)
 
 Features = Sequence[npt.NDArray[Any]]
 """What an extractor takes, in its order."""
@@ -48,10 +63,19 @@ class _AtActivations(TorchFunctionMode, ABC):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        kinks = KINKS.get(getattr(func, "__name__", ""))
+        kwargs = kwargs or {}
+        kinks = _kinks_of(getattr(func, "__name__", "").removesuffix("_"), args[1:], kwargs)
         if kinks:
             args = (self.visit(args[0], kinks), *args[1:])
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _kinks_of(name: str, bounds: Sequence[Any], named: Mapping[str, Any]) -> Sequence[float]:
+    if name not in BOUNDED:
+        return KINKS.get(name, ())
+    low, high = BOUNDED[name]
+    given = dict(zip(("min_val", "max_val"), bounds, strict=False)) | dict(named)
+    return float(given.get("min_val", low)), float(given.get("max_val", high))
 
 
 class _Recording(_AtActivations):
@@ -61,7 +85,8 @@ class _Recording(_AtActivations):
         self.kinks: list[Sequence[float]] = []
 
     def visit(self, x: Tensor, kinks: Sequence[float]) -> Tensor:
-        self.inputs.append(x.detach())
+        # A copy: the activation may write over it.
+        self.inputs.append(x.detach().clone())
         self.kinks.append(kinks)
         return x
 
@@ -72,7 +97,7 @@ class AcrossKinks(_AtActivations):
     `roundings` are those of the same examples (`roundings_of`): the next call takes the next one.
     """
 
-    def __init__(self, roundings: Sequence[float]) -> None:
+    def __init__(self, roundings: Sequence[Tensor]) -> None:
         super().__init__()
         self._roundings = iter(roundings)
 
@@ -85,31 +110,55 @@ class AcrossKinks(_AtActivations):
         return x + shift
 
 
-def roundings_of(extractor: nn.Module, features: Features) -> list[float]:
-    """For every activation in order: how far float32 is off at its input.  `extractor` is in float64."""
-    return _compared(extractor, features)[1]
+def roundings_of(extractor: nn.Module, features: Features) -> list[Tensor]:
+    """For every activation in order: how far float32 is off at its input, plane by plane.  `extractor` is in float64."""
+    random = np.random.default_rng(0)
+    rounded = [
+        copy.deepcopy(extractor).float(),
+        *(neighbour_of(extractor, random) for _ in range(NEIGHBOURS)),
+    ]
+    return _roundings(_record(extractor, features), rounded, features)
+
+
+def neighbour_of(network: Network, random: np.random.Generator) -> Network:
+    """In single precision, with every weight replaced by the next number above or below it."""
+    neighbour = copy.deepcopy(network).float()
+    for tensor in neighbour.parameters():
+        direction = random.choice(np.array([-np.inf, np.inf], np.float32), tuple(tensor.shape))
+        tensor.data = torch.nextafter(tensor.data, torch.from_numpy(np.asarray(direction)))
+    return neighbour
 
 
 def clearance(extractor: nn.Module, features: Features) -> FloatArray:
-    """[b]: by how many roundings each example's nearest activation keeps away from a kink."""
-    recording, roundings = _compared(extractor, features)
+    """[b]: by how many roundings each example's nearest activation keeps away from a kink.
+
+    Measured on one float32 network: it chooses among pictures, and need not be right about any.
+    """
+    exact = _record(extractor, features)
+    roundings = _roundings(exact, [copy.deepcopy(extractor).float()], features)
     nearest = np.full(len(features[0]), np.inf, np.float32)
-    for x, kinks, rounding in zip(recording.inputs, recording.kinks, roundings, strict=True):
+    for x, kinks, rounding in zip(exact.inputs, exact.kinks, roundings, strict=True):
         for kink in kinks:
-            distance = (x - kink).abs().flatten(1).amin(1) / rounding  # [b]
+            distance = ((x - kink).abs() / rounding).flatten(1).amin(1)  # [b]
             nearest = np.minimum(nearest, distance.float().numpy())
     return nearest
 
 
-def _compared(extractor: nn.Module, features: Features) -> tuple[_Recording, list[float]]:
-    recordings = []
-    for precision, network in ((torch.float64, extractor), (torch.float32, copy.deepcopy(extractor).float())):
-        with _Recording() as recording, torch.no_grad():
-            network(*(in_precision(feature, precision) for feature in features))
-        recordings.append(recording)
-    exact, rounded = recordings
-    roundings = [
-        max(float((a - b).square().mean().sqrt()), SMALLEST_ROUNDING)
-        for a, b in zip(exact.inputs, rounded.inputs, strict=True)
-    ]
-    return exact, roundings
+def _record(network: nn.Module, features: Features) -> _Recording:
+    dtype = next(network.parameters()).dtype
+    recording = _Recording()
+    with recording, torch.no_grad():
+        network(*(in_precision(feature, dtype) for feature in features))
+    return recording
+
+
+def _roundings(exact: _Recording, rounded: Sequence[nn.Module], features: Features) -> list[Tensor]:
+    """That of the whole tensor, or of a plane that is off by more; one number per plane."""
+    squares = [torch.zeros((), dtype=torch.float64) for _ in exact.inputs]
+    for network in rounded:
+        for index, x in enumerate(_record(network, features).inputs):
+            square = (exact.inputs[index] - x).square()
+            within_a_plane = tuple(range(2, square.dim()))
+            of_planes = square.mean(within_a_plane, keepdim=True) if within_a_plane else square
+            squares[index] = squares[index] + torch.maximum(of_planes, square.mean()) / len(rounded)
+    return [square.sqrt().clamp(min=SMALLEST_ROUNDING) for square in squares]

@@ -5,13 +5,14 @@ Torch is imported when something is exported and no earlier: what cannot be is r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
 from export.cost.budget import BudgetTooSmall
 from export.cost.communication import PAPER_EXTRACTOR_PARAMETERS, RoundBytes, round_bytes
+from export.cost.timeline import MemoryTimeline, memory_timeline
 from export.proof.parity import ParityFailed
 from export.recipe import ExportRecipe, check_target
 from export.unsupported_operator import UnsupportedOperator
@@ -22,16 +23,26 @@ from ondevice.contract.artifact import Artifact, ArtifactError
 from ondevice.contract.artifact import open_artifact as open_artifact_folder
 from ondevice.contract.golden_step import SLACK, check_golden
 from ondevice.contract.manifest import MemoryFigure
-from ondevice.contract.vocabulary import StepSpec
+from ondevice.contract.program_calls import STEP_CALLS, ProgramCalls, program_calls_from_bytes
+from ondevice.contract.vocabulary import BatchNormPolicy, StepSpec
+from ondevice.model.extractors import check_architecture
+from ondevice.model.extractors.defaults import completed
+from ondevice.model.extractors.foreign import give
+from ondevice.model.named_code import UnusableCode
+
+if TYPE_CHECKING:
+    from torch import nn
 
 __all__ = [
     "DEFAULTS",
     "PAPER_EXTRACTOR_PARAMETERS",
     "Head",
     "Inspection",
+    "MemoryTimeline",
     "export",
     "inspect",
     "open_artifact",
+    "program_calls",
 ]
 
 DEFAULTS = ExportRecipe()
@@ -60,12 +71,17 @@ class Inspection:
     artifact: Artifact
     heads: tuple[Head, ...]
     memory: tuple[MemoryFigure, ...]
+    timeline: MemoryTimeline | None
+    """What is alive when, if it was asked for."""
 
 
 def export(
-    model: StepSpec | str = DEFAULTS.spec,
+    model: StepSpec | str | nn.Module = DEFAULTS.spec,
     *,
     out: str | Path,
+    spec: StepSpec = DEFAULTS.spec,
+    arguments: Mapping[str, Any] | None = None,
+    batch_norm: BatchNormPolicy | None = None,
     runtimes: Sequence[str] = DEFAULTS.runtimes,
     micro_batch: int = DEFAULTS.micro_batch,
     max_width: int = DEFAULTS.max_width,
@@ -77,7 +93,10 @@ def export(
 ) -> Artifact:
     """Export the training step; check it on every runtime; publish it only if it is right.
 
-    model             a `StepSpec`, or the name of an architecture with everything else as the paper has it
+    model             a `StepSpec`; or the name of a network, or any nn.Module that gives features, with everything else
+                      (sizes, logits, what learns) as `spec` has it
+    arguments         keyword arguments for the builder of a network from elsewhere
+    batch_norm        frozen or group; if not given, frozen where weights were trained somewhere, else group
     micro_batch       examples of one step; larger batches are split, exactly
     max_width         the most classes that a client may sample
     memory_budget_mb  picks the largest micro-batch whose process stays within this, instead
@@ -89,7 +108,7 @@ def export(
     start = None if weights is None else Path(weights)
     try:
         recipe = ExportRecipe(
-            spec=replace(DEFAULTS.spec, architecture=model) if isinstance(model, str) else model,
+            spec=_spec(model, spec, arguments, start is not None, batch_norm),
             runtimes=cast(tuple[Runtime, ...], tuple(runtimes)),
             micro_batch=micro_batch,
             max_width=max_width,
@@ -102,19 +121,54 @@ def export(
         raise UsageError(str(error)) from error
     if start is not None and not start.is_file():
         raise ArtifactError(f"{start} is not a file; expected safetensors or a torch checkpoint")
+    # Both import torch, which nothing before needs.
     from export.pipeline import export_artifact
+    from ondevice.model.objectives import check_objective
 
     try:
+        check_objective(recipe.spec.objective)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    try:
         return export_artifact(recipe, target, overwrite, report=on_note)
-    except (FileExistsError, BudgetTooSmall, UnsupportedOperator) as error:
+    except (FileExistsError, BudgetTooSmall, UnsupportedOperator, UnusableCode) as error:
         raise UsageError(str(error)) from error
     except ParityFailed as error:
         raise CheckFailed(str(error)) from error
 
 
+def _spec(
+    model: StepSpec | str | nn.Module,
+    spec: StepSpec,
+    arguments: Mapping[str, Any] | None,
+    has_weights: bool,
+    batch_norm: BatchNormPolicy | None,
+) -> StepSpec:
+    if isinstance(model, StepSpec):
+        return model
+    name = model if isinstance(model, str) else give(model)
+    check_architecture(name)
+    named = replace(spec, architecture=name, architecture_arguments=dict(arguments or {}))
+    return completed(named, has_weights, batch_norm)
+
+
 def open_artifact(path: str | Path) -> Artifact:
     """Read the manifest and check every file against it."""
     return open_artifact_folder(Path(path))
+
+
+def program_calls(artifact: Artifact) -> ProgramCalls:
+    """What its ExecuTorch program does, call by call."""
+    if STEP_CALLS not in artifact.manifest.files:
+        raise ArtifactError(
+            f"{artifact.directory} has no {STEP_CALLS}, which tells operators' layers and memory: export it again, "
+            "for executorch"
+        )
+    path = artifact.path(STEP_CALLS)
+    try:
+        return program_calls_from_bytes(path.read_bytes(), artifact.bounds)
+    except ValueError as error:
+        raise ArtifactError(f"{path} is damaged: {error}; export it again") from error
 
 
 def inspect(
@@ -125,6 +179,7 @@ def inspect(
     micro_batches: Sequence[int] | None = None,
     widths: Sequence[int] | None = None,
     check: bool = False,
+    timeline: bool = False,
     on_note: Note = unheard,
 ) -> Inspection:
     """What an artifact holds and what it costs, its hashes verified.
@@ -133,6 +188,7 @@ def inspect(
     width          classes that a client samples
     micro_batches  lower again for these, and measure: what would they need?
     widths         to measure them at; `width` and the largest if not given
+    timeline       also what an ExecuTorch step holds in memory while it runs, call by call
     check          run the golden step on every runtime here; `CheckFailed` if one does not reproduce it
     """
     opened = artifact if isinstance(artifact, Artifact) else open_artifact(artifact)
@@ -143,6 +199,7 @@ def inspect(
             raise WrongArgument(
                 argument, f"{verb} {wanted}; {opened.directory} takes at most {opened.max_width} classes"
             )
+    over_time = memory_timeline(program_calls(opened), opened.signature, opened.bounds) if timeline else None
     if check:
         _check_runtimes(opened, on_note)
     memory = opened.manifest.memory
@@ -159,7 +216,8 @@ def inspect(
                 on_note,
             )
         )
-    return Inspection(opened, tuple(_head(opened, classes, width) for classes in num_classes), memory)
+    heads = tuple(_head(opened, classes, width) for classes in num_classes)
+    return Inspection(opened, heads, memory, over_time)
 
 
 def _check_runtimes(artifact: Artifact, note: Note) -> None:

@@ -17,6 +17,7 @@ from android_harness.bundles.bundle import Bundle
 from android_harness.devices.device import Device, DeviceDescription, DeviceError, FailureReason
 from android_harness.devices.listing import open_device
 from android_harness.measuring.client_bench import BUNDLE_OF_RUNTIME, check_client, measure_client
+from android_harness.measuring.client_profile import CallCosts, profile_client
 from android_harness.measuring.measurement import BenchSize, ContendersDisagree, Measurement, check_losses
 from android_harness.measuring.memory_limit import largest_survivor
 from android_harness.rounds.installed_client import InstalledClient
@@ -27,6 +28,7 @@ from fedss.api.errors import CheckFailed
 from fedss.device_rounds import bundle_for
 from ondevice.backends.opening import Runtime
 from ondevice.contract.artifact import INITIAL, MEGABYTE, Artifact
+from ondevice.contract.program_calls import OperatorCall
 
 _STEPS_TO_SURVIVE = 2
 
@@ -60,6 +62,15 @@ class BenchDevice:
                 check_losses({runtime: loss for at, runtime, loss in losses if at == size})
             except ContendersDisagree as error:
                 raise CheckFailed(str(error)) from error
+
+    def profile(
+        self, artifact: Artifact, runtime: str, size: BenchSize, calls: Sequence[OperatorCall]
+    ) -> CallCosts:
+        """What every call of the step costs; the client passes the golden step first."""
+        client = InstalledClient(self.device, self._bundle(runtime), artifact.directory, self.timeout)
+        self._check(client, runtime)
+        self.note(f"{self.description.name}: profiling {runtime}, batch {size.batch}, {size.width} classes")
+        return profile_client(self.device, client, runtime, size, calls)
 
     def _check(self, client: InstalledClient, runtime: str) -> None:
         self.note(f"{self.description.name}: golden step of {runtime}")

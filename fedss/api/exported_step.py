@@ -19,7 +19,8 @@ from ondevice.contract.artifact import open_artifact
 from ondevice.contract.choice import chosen
 from ondevice.contract.manifest import Manifest
 from ondevice.contract.step_signature import EXAMPLES, rows_of
-from ondevice.contract.vocabulary import COLUMNS, FloatArray, StepSpec
+from ondevice.contract.tokens import TOKENS
+from ondevice.contract.vocabulary import COLUMNS, ExampleSet, FloatArray, StepSpec
 from server_sim.data.population import Population
 from server_sim.experiment import Experiment
 from server_sim.preparation import ExportedStep
@@ -89,5 +90,11 @@ def widest_slice(experiment: Experiment, population: Population) -> int:
     if choice is None:
         return num_rows
     sampler = chosen(SAMPLERS, choice, "sampler")
-    held = max(len(np.unique(population.client_examples(k).labels)) for k in population.client_ids)
+    held = max(_num_classes(population.client_examples(k)) for k in population.client_ids)
     return max(2, sampler.widest(held, num_rows))
+
+
+def _num_classes(examples: ExampleSet) -> int:
+    """That a client holds; of texts, the words that it reads or predicts."""
+    tokens = examples.features.get(TOKENS, np.empty(0, np.int64))
+    return len(np.unique(np.concatenate([examples.labels, tokens.reshape(-1)])))

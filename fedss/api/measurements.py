@@ -35,6 +35,7 @@ from fedss.api.device_bench import (
 )
 from fedss.api.errors import CheckFailed, UsageError, WrongArgument
 from fedss.device_rounds import check_device_name
+from ondevice.backends.opening import needs_trust
 from ondevice.contract.artifact import Artifact, open_artifact
 from ondevice.tools.cache_folder import default_cache_folder
 from ondevice.tools.installed_versions import installed_versions
@@ -68,6 +69,7 @@ def bench(
     device: str = HOST,
     runtimes: Sequence[str] | None = None,
     against: Sequence[str] | None = None,
+    trust_model: str = "",
     batches: Sequence[int] = (4,),
     micro_batches: Sequence[int] | None = None,
     widths: Sequence[int] = (170,),
@@ -87,6 +89,7 @@ def bench(
     device         host, qemu, emulator, emulator:NAME or adb:SERIAL
     runtimes       some of the artifact's; all if not given.  On the host also onnxruntime-stock, what phones have
     against        on the host, what to compare with: eager, eager-channels-last; both if not given
+    trust_model    code from elsewhere that eager may run: the names of network and loss that it was exported by, with commas
     batches        examples of a step, split into micro-batches
     micro_batches  the artifact's own if not given; others are exported for the occasion
     widths         numbers of sampled classes
@@ -104,6 +107,10 @@ def bench(
     cache_folder = default_cache_folder() if cache is None else Path(cache)
     chosen = _runtimes(opened, runtimes, device)
     yardsticks = _yardsticks(against) if device == HOST else []
+    if against is None and needs_trust(opened, trust_model):
+        code = needs_trust(opened, trust_model)
+        on_note(f"left out: eager, which would run the code of {code}; trust_model allows it")
+        yardsticks = []
     if not chosen and not yardsticks:
         raise UsageError(f"{opened.directory} has no runtime, and nothing to compare with is asked for")
     _check_widths(opened, widths)
@@ -116,6 +123,7 @@ def bench(
         warm_up=warm_up,
         steps=steps,
         stock_onnxruntime=stock_onnxruntime_folders(cache_folder) if STOCK_ONNXRUNTIME in chosen else [],
+        trusted=trust_model,
         advance=on_step or _unheard_steps,
         note=on_note,
     )
@@ -170,6 +178,7 @@ class _Request:
     steps: int
     stock_onnxruntime: list[Path]
     """Folders of its packages, if it is among the runtimes."""
+    trusted: str
     advance: Advance
     note: Note
 
@@ -247,7 +256,9 @@ def _measure_here(artifact: Artifact, request: _Request, sizes: Sequence[BenchSi
 
     for size in sizes:
         try:
-            yield from measure_side_by_side(artifact, contenders, size, count_step, request.stock_onnxruntime)
+            yield from measure_side_by_side(
+                artifact, contenders, size, count_step, request.stock_onnxruntime, request.trusted
+            )
         except ContendersDisagree as error:
             raise CheckFailed(str(error)) from error
 

@@ -1,4 +1,4 @@
-"""Data sets split among clients: opened or rendered, described, drawn, and made from image files."""
+"""Data sets split among clients: opened or rendered, described, drawn, and made from image files or texts."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from pathlib import Path
 from fedss.api.callbacks import Advance
 from fedss.api.errors import UsageError, WrongArgument
 from ondevice.tools.cache_folder import default_cache_folder
-from server_sim.data import partition_statistics
+from server_sim.data import data_sets, partition_statistics
 from server_sim.data.contact_sheet import contact_sheet as general_contact_sheet
 from server_sim.data.glyphs import presets as glyphs
 from server_sim.data.image_folder import import_image_folder
 from server_sim.data.partition_statistics import PartitionStatistics, Spread, describe_partition
 from server_sim.data.population import Population
 from server_sim.data.population import open_population as open_population_folder
-from server_sim.experiment import DataSettings
+from server_sim.data.texts import import_texts as write_texts
+from server_sim.data_settings import DataSettings
 from server_sim.preparation import population_path
 
 __all__ = [
-    "PRESETS",
+    "DATA_SETS",
     "PartitionStatistics",
     "Population",
     "Spread",
@@ -28,19 +29,29 @@ __all__ = [
     "draw_contact_sheet",
     "draw_partition",
     "import_images",
+    "import_texts",
     "open_population",
 ]
 
-PRESETS = tuple(glyphs.PRESETS)
+DATA_SETS = {name: data_set.summary for name, data_set in data_sets.DATA_SETS.items()}
+"""What can be opened by name, each in a line."""
 PICTURE_FORMATS = (".png", ".svg", ".pdf")
 
 
 def open_population(
-    name: str | Path, *, cache: str | Path | None = None, on_progress: Advance | None = None
+    name: str | Path,
+    *,
+    source: str | Path | None = None,
+    cache: str | Path | None = None,
+    on_progress: Advance | None = None,
 ) -> Population:
-    """A data set by the name of a preset, which is rendered on first use, or by its folder."""
+    """A data set by its name, made on first use, or by its folder.
+
+    source  the folder with the files of a published data set
+    """
     folder = default_cache_folder() if cache is None else Path(cache)
-    return open_population_folder(population_path(DataSettings(population=str(name)), folder, on_progress))
+    data = DataSettings(population=str(name), source=None if source is None else str(source))
+    return open_population_folder(population_path(data, folder, on_progress))
 
 
 def import_images(
@@ -57,11 +68,7 @@ def import_images(
     table  a CSV file with the columns path (relative to the table), user, class and split (train or test)
     seed   of the clients' private seeds
     """
-    target = Path(folder)
-    if target.exists() or str(folder) in glyphs.PRESETS:
-        raise UsageError(
-            f"the import would write to {folder}, which is taken; name a folder that is not there yet"
-        )
+    target = _new_folder(folder)
     import_image_folder(
         Path(table),
         target,
@@ -72,6 +79,35 @@ def import_images(
         progress=on_progress,
     )
     return open_population_folder(target)
+
+
+def import_texts(
+    table: str | Path,
+    folder: str | Path,
+    *,
+    vocabulary: int = 10_000,
+    length: int = 20,
+    seed: int = 0,
+) -> Population:
+    """Make the folder of a population from texts, for next-word prediction.
+
+    table       a file with a JSON object per line: {"user": ..., "texts": [...]}, "split": "test" beside them for the test
+    vocabulary  tokens, four special ones among them: the most frequent words
+    length      tokens of one example
+    seed        of the clients' private seeds
+    """
+    target = _new_folder(folder)
+    write_texts(Path(table), target, name=target.name, vocabulary=vocabulary, length=length, seed=seed)
+    return open_population_folder(target)
+
+
+def _new_folder(folder: str | Path) -> Path:
+    target = Path(folder)
+    if target.exists() or str(folder) in DATA_SETS:
+        raise UsageError(
+            f"the import would write to {folder}, which is taken; name a folder that is not there yet"
+        )
+    return target
 
 
 def draw_partition(population: Population, path: str | Path) -> Path:

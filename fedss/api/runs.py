@@ -1,4 +1,4 @@
-"""Federations: one run, a whole table of them, and runs as they are read again.
+"""Federations: one run, and runs as they are read again; `fedss.api.tables` has many of them.
 
     run = fedss.simulate("glyphs-tiny", rounds=2, out="runs/first")
     run.curve       [(2, 0.475)]
@@ -9,12 +9,10 @@ Ctrl-C is Python's own.  A run that was stopped or killed goes on with `resume=T
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from fedss.api.callbacks import Advance, Note, Stop, never, unheard
 from fedss.api.errors import UsageError, WrongArgument
@@ -24,6 +22,7 @@ from ondevice.backends.eager import EagerBackend
 from ondevice.tools.cache_folder import default_cache_folder
 from server_sim.data.population import Population, open_population
 from server_sim.experiment import Experiment, experiment_names, load_experiment, parsed_overrides
+from server_sim.metrics import METRICS
 from server_sim.preparation import (
     ClientsRecipe,
     check_experiment,
@@ -31,9 +30,8 @@ from server_sim.preparation import (
     population_path,
     step_spec,
 )
-from server_sim.runs.directory import RunDirectory, write_json
+from server_sim.runs.directory import RunDirectory
 from server_sim.runs.records import RoundRecord, read_run, round_record
-from server_sim.runs.tables import TableCell, table_cells, table_runs
 from server_sim.simulation import Interrupted, Simulation
 
 if TYPE_CHECKING:
@@ -41,19 +39,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_RUNS",
+    "METRICS",
     "ClientOptions",
     "Experiment",
     "Interrupted",
     "RoundRecord",
     "Run",
     "RunStart",
-    "Table",
-    "TableCell",
+    "check_run",
     "experiment_names",
     "load",
     "open_run",
+    "run_folder",
     "simulate",
-    "simulate_table",
 ]
 
 DEFAULT_RUNS = Path("runs")
@@ -77,16 +75,6 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Table:
-    """Every run of an experiment's `[table]`, and their means."""
-
-    path: Path
-    experiment: Experiment
-    cells: tuple[TableCell, ...]
-    runs: tuple[Run, ...]
-
-
-@dataclass(frozen=True)
 class RunStart:
     """Data and clients are ready; the first round comes."""
 
@@ -104,6 +92,7 @@ class ClientOptions(TypedDict, total=False):
     resume: bool
     workers: int
     engine: str | None
+    address: str | None
     runtime: str | None
     devices: DeviceChoice | Sequence[str]
     cache: str | Path | None
@@ -123,6 +112,7 @@ def simulate(
     resume: bool = False,
     workers: int = 1,
     engine: str | None = None,
+    address: str | None = None,
     runtime: str | None = None,
     devices: DeviceChoice | Sequence[str] = (),
     cache: str | Path | None = None,
@@ -139,10 +129,12 @@ def simulate(
                 change the experiment: {"client.learning_rate": 0.05}, or ["client.learning_rate=0.05"]
     out         the run's folder; runs/NAME if not given
     resume      go on where an earlier run in that folder was stopped or killed
-    workers     processes that train clients; the result is the same.  A script that asks for more than one needs
-                `if __name__ == "__main__":`, as all multiprocessing does
+    workers     processes that train clients; the result is the same.  0: one per core, of the whole cluster if there is
+                one.  A script that asks for more than one needs `if __name__ == "__main__":`, as all multiprocessing does
     engine      who holds the conversations with simulated clients, as in `server_sim.engines`; worker processes, or this
                 one for a single worker, if not given
+    address     HOST:PORT of a Ray cluster that is there already, for engine="ray"; without it Ray runs on this machine
+                alone, and as long as the run
     runtime     what clients train on: eager, or a runtime that the step is exported for first
     devices     names as `fedss devices` lists them, or a `DeviceChoice`
     stop        asked between two clients: True saves the state and raises `Interrupted`
@@ -153,9 +145,9 @@ def simulate(
     loaded = load(experiment, rounds, seed, overrides)
     if loaded.table is not None:
         raise UsageError("the experiment has a [table]; run it with simulate_table")
-    path = _folder(experiment, out)
-    place = place_for(loaded, workers, runtime, devices, engine)
-    _check_run(loaded, path, resume)
+    path = run_folder(experiment, out)
+    place = place_for(loaded, workers, runtime, devices, engine, address)
+    check_run(loaded, path, resume)
     cache_folder = default_cache_folder() if cache is None else Path(cache)
     data = population_path(loaded.data, cache_folder, on_data)
     population = open_population(data)
@@ -174,44 +166,6 @@ def simulate(
 
         simulation.run(resume, on_line, stop)
     return open_run(path)
-
-
-def simulate_table(
-    experiment: str | Path | Experiment,
-    *,
-    rounds: int | None = None,
-    seed: int | None = None,
-    overrides: Mapping[str, Any] | Iterable[str] = (),
-    out: str | Path | None = None,
-    on_run: Callable[[RunStart], None] | None = None,
-    **options: Unpack[ClientOptions],
-) -> Table:
-    """Every run of the table that is not complete yet; its rows are written to table.json as they come.
-
-    The arguments are those of `simulate`; `seed` takes the place of the table's seeds.
-    """
-    loaded = load(experiment, rounds, seed, overrides)
-    path = _folder(experiment, out)
-    resume = options.get("resume", False)
-    workers, runtime, devices = options.get("workers", 1), options.get("runtime"), options.get("devices", ())
-    planned = table_runs(loaded)
-    for run in planned:
-        place_for(run.experiment, workers, runtime, devices, options.get("engine"))
-        _check_run(run.experiment, path / run.name, resume)
-    done: list[Run] = []
-    cells: list[TableCell] = []
-    for number, run in enumerate(planned, start=1):
-        folder = path / run.name
-        if resume and RunDirectory(folder).is_complete(run.experiment):
-            done.append(open_run(folder))
-        else:
-            place_in_table = partial(_tell_place, on_run, run.name, number, len(planned))
-            done.append(simulate(run.experiment, out=folder, on_run=place_in_table, **options))
-        summaries = [dict(own.summary) for own in done]
-        cells = table_cells(zip(planned, summaries, strict=False))
-        rows = [dataclasses.asdict(cell) for cell in cells]
-        write_json(path / "table.json", {"title": loaded.title, "rows": rows})
-    return Table(path, loaded, tuple(cells), tuple(done))
 
 
 def open_run(path: str | Path) -> Run:
@@ -256,23 +210,16 @@ def _clients(
         if runtime is None
         else exported_step(runtime, experiment, population, (spec, initial), path, note)
     )
-    return ClientsRecipe(data, spec, initial, experiment.seed, exported)
+    return ClientsRecipe(data, spec, initial, experiment.seed, exported, RunDirectory(path).memories)
 
 
-def _tell_place(
-    on_run: Callable[[RunStart], None] | None, name: str, number: int, total: int, start: RunStart
-) -> None:
-    if on_run is not None:
-        on_run(replace(start, name=name, number=number, total=total))
-
-
-def _check_run(experiment: Experiment, path: Path, resume: bool) -> None:
+def check_run(experiment: Experiment, path: Path, resume: bool) -> None:
     """What is cheap to check, before what takes minutes."""
     check_experiment(experiment)
     RunDirectory(path).check_usable(resume)
 
 
-def _folder(experiment: str | Path | Experiment, out: str | Path | None) -> Path:
+def run_folder(experiment: str | Path | Experiment, out: str | Path | None) -> Path:
     if out is not None:
         return Path(out)
     if isinstance(experiment, Experiment):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from android_harness.measuring.step_profile import PROFILES, as_document
 from fedss.api import measurements as api
+from fedss.api import profiles
 from fedss.api.artifacts import open_artifact
 from fedss.api.measurements import (
     EMULATOR,
@@ -19,13 +22,17 @@ from fedss.api.measurements import (
     BenchRow,
     MemoryLimit,
 )
+from fedss.api.profiles import StepProfile
 from fedss.comma_lists import names, numbers
 from fedss.commands.bench_tables import bench_tables
+from fedss.commands.profile_tables import profile_tables
 from fedss.console import Json, UsageError, arguments_as_options, log, progress, show_result
 from fedss.locations import DEFAULT_CACHE, Cache
 from fedss.reporting.bench_charts import write_charts
 from fedss.termination import unwinding_on_sigterm
 from ondevice.contract.artifact import Artifact
+
+TOP = 12
 
 
 def command(
@@ -50,6 +57,13 @@ def command(
             show_default="all",
         ),
     ] = None,
+    trust_model: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="Code of your own that eager may run: the names of network and loss that it was exported by.",
+        ),
+    ] = "",
     batch: Annotated[str, typer.Option(help="Examples of a step; split into micro-batches.")] = "4",
     micro_batch: Annotated[
         str | None,
@@ -68,6 +82,16 @@ def command(
         bool,
         typer.Option("--find-max-batch", help="Find the largest micro-batch that lives in an emulator."),
     ] = False,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile",
+            help="Where one step of ExecuTorch goes instead: by operator and by layer of the network.",
+        ),
+    ] = False,
+    top: Annotated[
+        int | None, typer.Option(min=1, help="Rows of a profile's tables.", show_default="12")
+    ] = None,
     memory: Annotated[
         int | None,
         typer.Option(
@@ -87,9 +111,32 @@ def command(
     opened = open_artifact(artifact)
     where = device or (EMULATOR if find_max_batch else HOST)
     _check_request(opened, where, image_size, memory, find_max_batch)
+    _check_profile(profile, {"--top": top, "--against": against, "--runtime": runtime}, find_max_batch)
     chosen = None if runtime is None else names("--runtime", runtime)
     sampled = numbers("--widths", widths)
     memory_mb = memory or EMULATOR_MEMORY_MB
+    if profile:
+        with unwinding_on_sigterm(), arguments_as_options():
+            _show_profile(
+                profiles.profile(
+                    opened,
+                    device=where,
+                    batch=_only("--batch", batch),
+                    micro_batch=None if micro_batch is None else _only("--micro-batch", micro_batch),
+                    width=_only("--widths", widths),
+                    threads=_only("--threads", threads),
+                    warm_up=warm_up,
+                    steps=steps,
+                    timeout=device_timeout,
+                    out=out,
+                    cache=cache,
+                    on_note=log.print,
+                ),
+                out / PROFILES,
+                top or TOP,
+                as_json,
+            )
+        return
     rows: list[BenchRow] = []
     limits: list[MemoryLimit] = []
     with unwinding_on_sigterm(), arguments_as_options(runtimes="runtime"):
@@ -112,6 +159,7 @@ def command(
                     device=where,
                     runtimes=chosen,
                     against=_yardsticks(against),
+                    trust_model=trust_model,
                     batches=numbers("--batch", batch),
                     micro_batches=None if micro_batch is None else numbers("--micro-batch", micro_batch),
                     widths=sampled,
@@ -134,6 +182,34 @@ def command(
     if find_max_batch:
         context["memory_limits"] = [_limit_payload(limit) for limit in limits]
     show_result(as_json, {"rows": [asdict(row) for row in rows], **context}, bench_tables(rows))
+
+
+def _show_profile(profile: StepProfile, path: Path, top: int, as_json: bool) -> None:
+    log.print(f"profile added to {path}")
+    show_result(as_json, as_document(profile), profile_tables(profile, top))
+
+
+def _check_profile(profile: bool, given: Mapping[str, str | int | None], find_max_batch: bool) -> None:
+    """What goes with --profile, and what only with it."""
+    if not profile:
+        if given["--top"] is not None:
+            raise UsageError(f"--top is {given['--top']}, for the tables of --profile, which is not given")
+        return
+    if find_max_batch:
+        raise UsageError(
+            "--profile and --find-max-batch are two different measurements; expected one of them"
+        )
+    if given["--against"] is not None:
+        raise UsageError("--against has no meaning with --profile: there is one contender")
+    if given["--runtime"] not in (None, profiles.RUNTIME):
+        raise UsageError(f"--runtime is {given['--runtime']!r}; --profile is for {profiles.RUNTIME}")
+
+
+def _only(option: str, text: str) -> int:
+    values = numbers(option, text)
+    if len(values) != 1:
+        raise UsageError(f"{option} is {text!r}; --profile takes one value at a time")
+    return values[0]
 
 
 def _limit_payload(limit: MemoryLimit) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from fedss.api.populations import (
-    PRESETS,
+    DATA_SETS,
     PartitionStatistics,
     Population,
     Spread,
@@ -19,6 +19,7 @@ from fedss.api.populations import (
     draw_contact_sheet,
     draw_partition,
     import_images,
+    import_texts,
     open_population,
 )
 from fedss.console import Json, UsageError, arguments_as_options, progress, show_result
@@ -28,8 +29,11 @@ from fedss.locations import DEFAULT_CACHE, Cache
 def command(
     population: Annotated[
         str,
-        typer.Argument(help=f"One of {', '.join(PRESETS)}, or the folder of a population."),
+        typer.Argument(help=f"One of {', '.join(DATA_SETS)}, or the folder of a population."),
     ],
+    source: Annotated[
+        Path | None, typer.Option(help="The folder with the files of a published data set.")
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw histograms over the clients: examples, classes, EMD.")
     ] = None,
@@ -40,39 +44,61 @@ def command(
         Path | None,
         typer.Option(
             "--import",
-            metavar="TABLE.csv",
-            help="Make the folder first, from image files: a CSV table with the columns path (relative to the table), "
-            "user, class and split (train or test). docs/data.md has an example.",
+            metavar="TABLE",
+            help="Make the folder first.  From image files: a .csv table with the columns path (relative to the table), "
+            "user, class and split (train or test).  From texts: a .jsonl file with an object of user and texts per "
+            "line. docs/data.md has examples.",
         ),
     ] = None,
     image_size: Annotated[
         int | None, typer.Option(min=1, help="Height and width of imported images.", show_default="32")
     ] = None,
     grayscale: Annotated[bool, typer.Option("--grayscale", help="Import images without colours.")] = False,
+    vocabulary: Annotated[
+        int | None, typer.Option(min=5, help="Tokens of imported texts.", show_default="10000")
+    ] = None,
+    length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens per example of imported texts.", show_default="20")
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Of the clients' private seeds in an import.", show_default="0")
     ] = None,
     cache: Cache = DEFAULT_CACHE,
     as_json: Json = False,
 ) -> None:
-    """Clients, sizes, classes per client and how far the clients are from the whole (EMD); glyphs are rendered on first use.
+    """Clients, sizes, classes per client and how far the clients are from the whole (EMD); data sets are made on first use.
 
     [bold]Examples[/]
 
       fedss data glyphs-2028 --plot partition.png --contact-sheet glyphs.png
       fedss data my-photos --import photos/table.csv --image-size 64
+      fedss data my-chats --import chats.jsonl --vocabulary 5000 --length 20
       fedss simulate glyphs-fedss --set data.population=my-photos --set model.pretrained=none
     """
     with arguments_as_options():
         for argument, picture in (("plot", plot), ("contact_sheet", contact_sheet)):
             if picture is not None:
                 check_picture(argument, picture)
-    if import_table is None and (image_size is not None or grayscale or seed is not None):
-        raise UsageError("--image-size, --grayscale and --seed are about --import, which is not given")
+    texts = import_table is not None and import_table.suffix == ".jsonl"
+    of_images, of_texts = image_size is not None or grayscale, vocabulary is not None or length is not None
+    if import_table is None and (of_images or of_texts or seed is not None):
+        raise UsageError(
+            "--image-size, --grayscale, --vocabulary, --length and --seed are about --import, which is not given"
+        )
+    if import_table is not None and source is not None:
+        raise UsageError(f"--source is about a data set by name; {population} is made from {import_table}")
+    if of_images and texts:
+        raise UsageError(f"--image-size and --grayscale are about images; {import_table} holds texts")
+    if of_texts and not texts:
+        raise UsageError(f"--vocabulary and --length are about texts; {import_table} is no .jsonl file")
     title = f"data {population}" if import_table is None else f"importing {import_table}"
     with progress(title) as advance:
         if import_table is None:
-            opened = open_population(population, cache=cache, on_progress=advance)
+            opened = open_population(population, source=source, cache=cache, on_progress=advance)
+        elif texts:
+            opened = import_texts(
+                import_table, population, vocabulary=vocabulary or 10_000, length=length or 20, seed=seed or 0
+            )
         else:
             opened = import_images(
                 import_table,
@@ -89,7 +115,7 @@ def command(
     statistics = describe_partition(opened)
     payload = {
         "population": str(opened.directory),
-        "image_shape": list(opened.image_shape),
+        "features": {name: list(shape) for name, shape in _shapes(opened).items()},
         **asdict(statistics),
         "plot": None if plot is None else str(plot),
         "contact_sheet": None if contact_sheet is None else str(contact_sheet),
@@ -100,15 +126,21 @@ def command(
 def _table(population: Population, statistics: PartitionStatistics) -> Table:
     table = Table("", "", title=statistics.name, show_header=False)
     table.add_row("folder", str(population.directory))
-    table.add_row("image", " x ".join(map(str, population.image_shape)))
+    for name, shape in _shapes(population).items():
+        table.add_row(name, " x ".join(map(str, shape)))
     table.add_row("classes that clients hold", f"{statistics.num_classes:,}")
     table.add_row("clients", f"{statistics.num_clients:,}")
-    table.add_row("training images", f"{statistics.num_train_examples:,}")
-    table.add_row("test images", f"{statistics.num_test_examples:,}")
-    table.add_row("images per client", _range(statistics.examples_per_client))
+    table.add_row("training examples", f"{statistics.num_train_examples:,}")
+    table.add_row("test examples", f"{statistics.num_test_examples:,}")
+    table.add_row("examples per client", _range(statistics.examples_per_client))
     table.add_row("classes per client", _range(statistics.classes_per_client))
     table.add_row("distance from the whole (EMD, 0 to 2)", f"{statistics.mean_emd:.2f}")
     return table
+
+
+def _shapes(population: Population) -> dict[str, tuple[int, ...]]:
+    """Feature -> shape of one example."""
+    return {name: feature.shape[1:] for name, feature in population.train.features.items()}
 
 
 def _range(spread: Spread) -> str:

@@ -16,8 +16,10 @@ from rich.text import Text
 from fedss.api.artifacts import PAPER_EXTRACTOR_PARAMETERS, Head, Inspection, inspect
 from fedss.comma_lists import numbers
 from fedss.commands.export import memory_table
+from fedss.commands.memory_tables import memory_tables, timeline_payload
 from fedss.console import Json, arguments_as_options, log, show_result
 from ondevice.contract.artifact import Artifact
+from ondevice.contract.pace import paces_of
 
 
 def command(
@@ -33,6 +35,12 @@ def command(
     widths: Annotated[
         str | None, typer.Option(help="Widths to measure them at; --width and the largest if not given.")
     ] = None,
+    memory: Annotated[
+        bool,
+        typer.Option(
+            "--memory", help="What an ExecuTorch step holds in memory while it runs, and what makes its peak."
+        ),
+    ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Run the golden step on every runtime here.")
     ] = False,
@@ -47,10 +55,12 @@ def command(
             micro_batches=None if micro_batches is None else numbers("--micro-batches", micro_batches),
             widths=None if widths is None else numbers("--widths", widths),
             check=check,
+            timeline=memory,
             on_note=log.print,
         )
     payload = _payload(found)
-    show_result(as_json, payload, Group(*_tables(found, payload)))
+    over_time = [] if found.timeline is None else [memory_tables(found.timeline)]
+    show_result(as_json, payload, Group(*_tables(found, payload), *over_time))
 
 
 def _payload(found: Inspection) -> dict[str, Any]:
@@ -72,6 +82,7 @@ def _payload(found: Inspection) -> dict[str, Any]:
         "files": {name: asdict(entry) for name, entry in manifest.files.items()},
         "operators": manifest.operators,
         "memory": [asdict(figure) for figure in found.memory],
+        **({} if found.timeline is None else {"memory_timeline": timeline_payload(found.timeline)}),
         "parity": {runtime: asdict(parity) for runtime, parity in manifest.parity.items()},
         "heads": [_head_payload(head) for head in found.heads],
         "provenance": manifest.provenance,
@@ -106,9 +117,11 @@ def _tables(found: Inspection, payload: Mapping[str, Any]) -> list[Table]:
         "parameters",
         f"{payload['parameters']:,} in the extractor, {payload['trainable_parameters']:,} of them learn",
     )
+    paces = paces_of(artifact.manifest)
     for runtime, result in artifact.manifest.parity.items():
+        pace = f"; {paces[runtime].explain()}" if runtime in paces else ""
         summary.add_row(
-            runtime, f"worst relative gradient error {result.worst_relative_error:.1e} when it was made"
+            runtime, f"worst relative gradient error {result.worst_relative_error:.1e} when it was made{pace}"
         )
     operators = Table("program", "operators, how often", title="operators")
     for name, histogram in artifact.manifest.operators.items():

@@ -18,12 +18,15 @@ def command(
         list[Path],
         typer.Argument(
             metavar="RUN...",
-            help="Folders of runs, tables or measurements, or of many of them; results files of fedss bench.",
+            help="Folders of runs, tables or measurements, or of many of them; results files of fedss bench; artifacts.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="The page; its figures go beside it as PNG.")] = Path(
         "report.html"
     ),
+    paper: Annotated[
+        bool, typer.Option("--paper", help="Set the rows of tables beside the papers' own.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Learning curves, communication, memory and time: one HTML file that needs nothing else, and PNGs.
@@ -32,9 +35,10 @@ def command(
 
       fedss report runs/glyphs-fedss
       fedss report runs/glyphs-table1 runs/bench --out reports/table1.html
+      fedss report runs/fedss-table1-small --paper
     """
     with arguments_as_options():
-        report = write_report(sources, out)
+        report = write_report(sources, out, paper)
     for note in report.notes:
         log.print(Text("note:", "yellow"), note)
     payload = {

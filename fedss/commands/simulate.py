@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,18 +21,18 @@ from fedss.api.exported_step import EAGER
 from fedss.api.places import ON_DEVICES, engine_names
 from fedss.api.runs import (
     DEFAULT_RUNS,
+    METRICS,
     ClientOptions,
     Experiment,
     Interrupted,
     RoundRecord,
     Run,
     RunStart,
-    TableCell,
     experiment_names,
     load,
     simulate,
-    simulate_table,
 )
+from fedss.api.tables import TableCell, simulate_table
 from fedss.console import INTERRUPTED, Json, UsageError, arguments_as_options, log, progress, show_result
 from fedss.device_rounds import DeviceChoice, DevicesExhausted
 from fedss.locations import DEFAULT_CACHE, Cache
@@ -50,11 +49,25 @@ def command(
         int,
         typer.Option(min=0, help="Processes that train clients; the result is the same.  0: one per core."),
     ] = 0,
+    parallel: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Of a table: runs side by side, each in a process of its own, without workers."
+        ),
+    ] = 1,
     engine: Annotated[
         str | None,
         typer.Option(
             help=f"Who holds the conversations with simulated clients: {', '.join(engine_names())}.",
             show_default="workers, or in-process for one worker",
+        ),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="With --engine ray: a cluster that was started with `ray start`.",
+            show_default="Ray on this machine alone, as long as the run",
         ),
     ] = None,
     runtime: Annotated[
@@ -108,6 +121,7 @@ def command(
       fedss simulate glyphs-fedss --rounds 20
       fedss simulate glyphs-fedss --set scheme.name=positives_only --out runs/posonly
       fedss simulate glyphs-table1            (a whole table; go on after a stop with --resume)
+      fedss simulate glyphs-table1 --parallel 2
       fedss simulate glyphs-tiny --device emulator:phone1 --device host --simulated 2
 
     A client that its device fails is dropped with the reason, and the round goes on; when no device is left the run is
@@ -119,12 +133,15 @@ def command(
     loaded = load(experiment, rounds, seed, override or ())
     if simulated and not device:
         raise UsageError("--simulated is for runs with --device; without it every client is simulated")
+    if parallel > 1 and not loaded.table:
+        raise UsageError("--parallel is for experiments with a [table]; this is one run: use --workers")
     failures = (device_timeout, device_retries, device_patience)
     with _Display() as display, arguments_as_options():
         options: ClientOptions = {
             "resume": resume,
-            "workers": workers or os.cpu_count() or 1,
+            "workers": 1 if parallel > 1 and not workers else workers,
             "engine": engine,
+            "address": address,
             "runtime": runtime,
             "devices": DeviceChoice(tuple(device), simulated, *failures) if device else (),
             "cache": cache,
@@ -135,7 +152,7 @@ def command(
         }
         path = out or DEFAULT_RUNS / Path(experiment).stem
         if loaded.table:
-            table = simulate_table(loaded, out=path, on_run=display.on_run, **options)
+            table = simulate_table(loaded, out=path, parallel=parallel, on_run=display.on_run, **options)
         else:
             run = simulate(loaded, out=path, on_run=display.on_run, **options)
     if loaded.table:
@@ -211,7 +228,7 @@ def summary_table(run: Run) -> Group:
 
 def cells_table(experiment: Experiment, cells: Sequence[TableCell]) -> Table:
     """A table like Table 1 of the paper, a row per scheme and width."""
-    metric = {"top1": "top-1 accuracy", "map_at_r": "MAP@10"}[experiment.evaluation.metric]
+    metric = METRICS[experiment.evaluation.metric].title
     table = Table(
         "method", "|N_k|", "|S_k|", "% of n", f"{metric} (%)", "kB down", "kB up", title=experiment.title
     )

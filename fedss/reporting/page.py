@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
 
 from fedss.reporting.chart_style import Chart
 from fedss.reporting.style import style_sheet
@@ -97,3 +98,19 @@ def render_page(
 </body>
 </html>
 """
+
+
+def write_page(out: Path, page: str, sections: Sequence[Section]) -> list[Path]:
+    """The figures first, so that a page that is there has its pictures."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    pictures = []
+    for section in sections:
+        for chart in section.charts:
+            picture = out.with_name(f"{out.stem}-{chart.name}.png")
+            chart.write_png(picture)
+            pictures.append(picture)
+    temporary = out.with_name(f".{out.name}.partial")
+    # Reasons in runs of older versions may hold half a surrogate pair, which no file can.
+    temporary.write_text(page, encoding="utf-8", errors="backslashreplace")
+    temporary.replace(out)
+    return pictures

@@ -22,10 +22,10 @@ from fedss.reporting.chart_style import (
     place_bars,
     plain_numbers,
 )
+from server_sim.metrics import METRICS
 from server_sim.runs.records import RoundRecord, RunGroup, RunRecord, TableRecord
 from server_sim.runs.tables import TableCell
 
-METRIC_NAMES = {"top1": "top-1 accuracy", "map_at_r": "MAP@10"}
 MAX_MARKED_ROUNDS = 60  # lines of more rounds than this carry no markers
 Series = tuple[list[float], list[float]]
 
@@ -139,7 +139,7 @@ def _draw_scheme(panel: Axes, number: int, cells: Sequence[TableCell]) -> None:
 
 
 def metric_name(groups: Sequence[RunGroup]) -> str:
-    names = dict.fromkeys(METRIC_NAMES[group.first.experiment.evaluation.metric] for group in groups)
+    names = dict.fromkeys(METRICS[group.first.experiment.evaluation.metric].title for group in groups)
     return " or ".join(names)
 
 

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from fedss.reporting.page import Headline, Section
 from fedss.reporting.run_charts import (
-    METRIC_NAMES,
     bytes_chart,
     communication_chart,
     learning_chart,
     metric_name,
     table_chart,
 )
+from server_sim.metrics import METRICS
 from server_sim.runs.records import RunGroup, RunRecord, TableRecord, flat_settings
 from server_sim.runs.reproduction import reproduction_command, table_command
 from server_sim.schemes import SCHEMES
@@ -56,7 +56,7 @@ def run_headlines(groups: Sequence[RunGroup]) -> list[Headline]:
 def table_section(title: str, table: TableRecord, runs: Sequence[RunRecord], chart_name: str) -> Section:
     """A table as in the paper, and its figure."""
     section = Section(title)
-    score_name = METRIC_NAMES[runs[0].experiment.evaluation.metric] if runs else "score"
+    score_name = METRICS[runs[0].experiment.evaluation.metric].title if runs else "score"
     seeds = max(cell.num_seeds for cell in table.cells)
     section.table(
         ["method", "|N_k|", "|S_k|", "% of n", f"{score_name} (%)", "kB down", "kB up"],

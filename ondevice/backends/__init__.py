@@ -28,5 +28,5 @@ class Backend(Protocol):
         ...
 
     def embed(self, arrays: Arrays) -> FloatArray:
-        """Dense parameters and features, any number of examples -> embeddings [b, d], for evaluation."""
+        """Dense parameters and `signature.embedded`, any number of examples -> embeddings [b, d], for evaluation."""
         ...

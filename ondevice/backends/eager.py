@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 
 from ondevice.contract.step_signature import Arrays
 from ondevice.contract.vocabulary import FloatArray, Parameters, StepSpec
-from ondevice.model.extractors import build_extractor
-from ondevice.model.train_step import TrainStep, step_outputs
+from ondevice.model.extractors import build_extractor, load_state, state_of
+from ondevice.model.train_step import Embedding, TrainStep, step_outputs
 
 
 class EagerBackend:
@@ -22,11 +20,7 @@ class EagerBackend:
 
     def __init__(self, spec: StepSpec, initial: Parameters) -> None:
         extractor = build_extractor(spec)
-        expected = {name: tuple(tensor.shape) for name, tensor in extractor.named_parameters()}
-        check_parameters(initial, expected, f"the weights of {spec.architecture}")
-        extractor.load_state_dict(
-            {name: torch.from_numpy(np.array(value)) for name, value in initial.items()}
-        )
+        load_state(extractor, initial, f"the weights of {spec.architecture}")
         self._step = TrainStep(spec, extractor)
         self.signature = self._step.signature
         self._dense = self._step.trainable_tensors()
@@ -41,9 +35,9 @@ class EagerBackend:
 
     def embed(self, arrays: Arrays) -> FloatArray:
         self._bind(arrays)
-        features = [_tensor(arrays[spec.name]) for spec in self.signature.features]
+        inputs = [_tensor(arrays[spec.name]) for spec in self.signature.embedded]
         with torch.no_grad():
-            embeddings: FloatArray = self._step.extractor(*features).numpy()
+            embeddings: FloatArray = Embedding(self._step.extractor)(*inputs).numpy()
         return embeddings
 
     def _bind(self, arrays: Arrays) -> None:
@@ -64,15 +58,4 @@ def _tensor(array: npt.NDArray[Any]) -> torch.Tensor:
 def initial_parameters(spec: StepSpec, seed: int) -> dict[str, FloatArray]:
     """Fresh weights of the whole extractor, by name."""
     module = build_extractor(spec, seed)
-    return {name: tensor.detach().numpy().copy() for name, tensor in module.named_parameters()}
-
-
-def check_parameters(given: Parameters, expected: Mapping[str, tuple[int, ...]], what: str) -> None:
-    """Same names, same shapes; says which tensor is missing, unknown or of another shape."""
-    missing = [name for name in expected if name not in given]
-    unknown = [name for name in given if name not in expected]
-    if missing or unknown:
-        raise ValueError(f"{what}: missing tensors {missing or 'none'}, unknown tensors {unknown or 'none'}")
-    for name, shape in expected.items():
-        if given[name].shape != shape:
-            raise ValueError(f"{what}: {name} has shape {given[name].shape}, expected {shape}")
+    return {name: tensor.detach().numpy().copy() for name, tensor in state_of(module).items()}

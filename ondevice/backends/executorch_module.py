@@ -17,13 +17,13 @@ from ondevice.native.runtime.program import Program, set_threads
 class ExecutorchBackend:
     """`step.pte` and `embed.pte`.  Weights are inputs of every call, so a new global model is a different set of arrays."""
 
-    def __init__(self, artifact: Artifact, threads: int = 1) -> None:
+    def __init__(self, artifact: Artifact, threads: int = 1, profiled: bool = False) -> None:
         self.signature = artifact.signature
         self.micro_batch = artifact.micro_batch
         self._bounds = artifact.bounds
         self._embedding_dim = artifact.spec.embedding_dim
         set_threads(threads)
-        self._step = Program(artifact.path("step.pte"))
+        self._step = Program(artifact.path("step.pte"), profiled)
         self._embed_path = artifact.path("embed.pte")
         self._embed: Program | None = None
 
@@ -44,16 +44,22 @@ class ExecutorchBackend:
         }
         return {LOSS: loss, **gradients}
 
+    def nanoseconds(self) -> list[int]:
+        """Of every instruction of the last step, where the backend is profiled."""
+        return self._step.nanoseconds()
+
     def embed(self, arrays: Arrays) -> FloatArray:
         check_features(self.signature, arrays)
         if self._embed is None:
             self._embed = Program(self._embed_path)  # only evaluation needs it, and its arena
         program = self._embed
-        dense = [_contiguous(arrays[spec.name]) for spec in self.signature.dense]
+        inputs = (*self.signature.dense, *self.signature.embedded)
+        given = {spec.name: _contiguous(arrays[spec.name]) for spec in inputs}
 
         def run(features: Arrays) -> FloatArray:
             out = np.empty((self.micro_batch, self._embedding_dim), np.float32)
-            program.run([*dense, *(_contiguous(feature) for feature in features.values())], [out])
+            piece = {**given, **{name: _contiguous(feature) for name, feature in features.items()}}
+            program.run(list(piece.values()), [out])
             return out
 
         return embed_in_pieces(self.signature, arrays, self.micro_batch, run)

@@ -42,10 +42,12 @@ class OnnxruntimeBackend:
         check_features(self.signature, arrays)
         if self._embed_session is None:  # a client that only trains never needs it
             self._embed_session = _open(self._embed_path, self._threads)
-        dense = {spec.name: arrays[spec.name] for spec in self.signature.dense}
+        features = {spec.name for spec in self.signature.features}
+        given = (*self.signature.dense, *self.signature.embedded)
+        weights = {spec.name: arrays[spec.name] for spec in given if spec.name not in features}
 
         def run(features: Arrays) -> FloatArray:
-            (rows,) = self._embed_session.run(None, {**dense, **features})
+            (rows,) = self._embed_session.run(None, {**weights, **features})
             return np.asarray(rows)
 
         return embed_in_pieces(self.signature, arrays, self.micro_batch, run)

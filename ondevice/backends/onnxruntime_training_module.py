@@ -14,7 +14,15 @@ from onnxruntime.training.api import CheckpointState, Module
 from ondevice.backends.pieces import check_features, embed_in_pieces
 from ondevice.contract.artifact import Artifact, ArtifactError
 from ondevice.contract.onnx_file import refuse_external_data
-from ondevice.contract.step_signature import EXAMPLES, LOSS, Arrays, check_arrays, gradient_of, padded
+from ondevice.contract.step_signature import (
+    EXAMPLES,
+    LOSS,
+    Arrays,
+    check_arrays,
+    gradient_of,
+    padded,
+    rows_of,
+)
 from ondevice.contract.vocabulary import FloatArray
 
 
@@ -61,12 +69,16 @@ class OnnxruntimeTrainingBackend:
         }
 
     def embed(self, arrays: Arrays) -> FloatArray:
-        """The eval model gives loss and embeddings; one row of zeros stands in for every table."""
+        """The eval model gives loss and embeddings; one row of zeros stands in for a table that no feature reads."""
         check_features(self.signature, arrays)
         self._load(arrays)
         self._module.eval()
-        sizes = {**dict.fromkeys(self._bounds, 1), EXAMPLES: self.micro_batch}
-        blank = {spec.name: np.zeros(spec.sizes(sizes), spec.dtype) for spec in self.signature.data}
+        read = {spec.name: arrays[spec.name] for spec in self.signature.embedded if spec.role == "table"}
+        rows = {
+            rows_of(table): len(read[table]) if table in read else 1 for table in self.signature.table_dims
+        }
+        sizes = {**rows, EXAMPLES: self.micro_batch}
+        blank = {spec.name: np.zeros(spec.sizes(sizes), spec.dtype) for spec in self.signature.data} | read
 
         def run(features: Arrays) -> FloatArray:
             _, rows = self._module(*{**blank, **features}.values())

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from ondevice.backends import Backend
 from ondevice.contract.artifact import Artifact
+from ondevice.model.extractors.foreign import code_of_strangers
 
 Runtime = Literal["executorch", "onnxruntime", "onnxruntime-training", "executorch-stock"]
 RUNTIMES: tuple[Runtime, ...] = get_args(Runtime)
@@ -19,8 +20,11 @@ WITHOUT_TORCH: tuple[Runtime, ...] = ("executorch", "onnxruntime")
 """Runtimes that a phone has; the Python modules of the others load torch, so their memory here says nothing of a phone."""
 
 
-def open_backend(artifact: Artifact, runtime: str, threads: int = 1) -> Backend:
-    """The step of `artifact` on one of its runtimes, or on `eager` torch, which needs no exported program."""
+def open_backend(artifact: Artifact, runtime: str, threads: int = 1, trusted: str = "") -> Backend:
+    """The step of `artifact` on one of its runtimes, or on `eager` torch, which needs no exported program.
+
+    `trusted`: the network from elsewhere whose code eager may run, by the name that the artifact has for it.
+    """
     if runtime != "eager" and runtime not in artifact.manifest.runtimes:
         available = ", ".join(["eager", *artifact.manifest.runtimes])
         raise ValueError(f"runtime is {runtime!r}; {artifact.directory} was exported for {available}")
@@ -42,9 +46,21 @@ def open_backend(artifact: Artifact, runtime: str, threads: int = 1) -> Backend:
         from ondevice.backends.onnxruntime_training_module import OnnxruntimeTrainingBackend
 
         return OnnxruntimeTrainingBackend(artifact, threads)
+    if needs_trust(artifact, trusted):
+        raise ValueError(
+            f"runtime is 'eager', which would run the code of {needs_trust(artifact, trusted)}; an artifact may not ask "
+            f"for that: name it as code that you trust, or choose one of {', '.join(artifact.manifest.runtimes)}"
+        )
     import torch
 
     from ondevice.backends.eager import EagerBackend
 
     torch.set_num_threads(threads)
     return EagerBackend(artifact.spec, artifact.initial())
+
+
+def needs_trust(artifact: Artifact, trusted: str) -> str:
+    """The code that eager would run and that nobody here has vouched for by its name; empty where there is none."""
+    return ", ".join(
+        name for name in code_of_strangers(artifact.spec) if name not in trusted.replace(" ", "").split(",")
+    )

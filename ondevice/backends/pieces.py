@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ondevice.contract.step_signature import EXAMPLES, Arrays, StepSignature, padded
+from ondevice.contract.step_signature import EXAMPLES, Arrays, StepSignature, check_range, padded
 from ondevice.contract.vocabulary import FloatArray
 
 
@@ -29,8 +29,8 @@ def _pieces(signature: StepSignature, features: Arrays, micro_batch: int) -> Ite
 
 
 def check_features(signature: StepSignature, arrays: Arrays) -> None:
-    """The same names, types and shapes as the step's, for as many examples as there are."""
-    for spec in signature.of_role("dense", "feature"):
+    """The same names, types, shapes and ranges as the step's, for as many examples as there are."""
+    for spec in (*signature.dense, *signature.embedded):
         if spec.name not in arrays:
             raise ValueError(f"{spec.name} is missing; expected {spec.describe()}")
         array = arrays[spec.name]
@@ -41,3 +41,4 @@ def check_features(signature: StepSignature, arrays: Arrays) -> None:
             or any(isinstance(size, int) and size != given for size, given in sizes)
         ):
             raise ValueError(f"{spec.name} is {array.dtype} {list(array.shape)}; expected {spec.describe()}")
+        check_range(spec, array)

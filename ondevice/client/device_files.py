@@ -14,6 +14,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
+
 from ondevice.contract import safetensors_file, wire
 from ondevice.contract.safetensors_file import Array, Bfloat16
 from ondevice.contract.vocabulary import ExampleSet, RoundPlan
@@ -45,7 +47,8 @@ def write_examples(path: Path, examples: ExampleSet) -> None:
     # The largest numbers first: all of them stay aligned for readers that map the file.
     features = sorted(examples.features.items(), key=lambda feature: -feature[1].itemsize)
     tensors: dict[str, Array] = {_LABELS: examples.labels}
-    tensors |= {f"{_FEATURE}{name}": values for name, values in features}
+    # Images that lie in files are decoded here.
+    tensors |= {f"{_FEATURE}{name}": np.asarray(values) for name, values in features}
     safetensors_file.write_file(path, tensors, {})
 
 

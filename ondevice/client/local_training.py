@@ -9,16 +9,20 @@ SGD keeps one momentum buffer for the whole local training:  v <- μ v + (g + λ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ondevice.backends import Backend
+from ondevice.client.targets import targets_of
 from ondevice.client.weightings import Weighting, WeightingView
+from ondevice.contract.lazy_features import announced
 from ondevice.contract.portable_random import PortableRandom, Purpose
 from ondevice.contract.step_signature import LOSS, Arrays, StepSignature, gradient_of
 from ondevice.contract.vocabulary import (
+    CLASSES,
+    TARGETS,
     ClientUpdate,
     ExampleSet,
     FloatArray,
@@ -44,21 +48,25 @@ class LocalTask:
 
 
 def train_locally(
-    backend: Backend, task: LocalTask, sample: RowSample, model_slice: ModelSlice
+    backend: Backend,
+    task: LocalTask,
+    batches: Iterator[IntArray],
+    sample: RowSample,
+    model_slice: ModelSlice,
 ) -> ClientUpdate:
-    """Train a copy of the slice and return how far it moved."""
+    """Train a copy of the slice on the batches of `epoch_batches` and return how far it moved."""
     signature = backend.signature
     weights = {name: np.array(model_slice.dense[name]) for name in signature.dense_shapes}
     weights |= {table: np.array(model_slice.tables[table].values) for table in signature.table_dims}
     sides = {**model_slice.sides, **sample.sides}
     inputs = {**weights, **{spec.name: sides[spec.name] for spec in signature.of_role("side")}}
-    view = WeightingView(task.plan, task.examples.labels, model_slice.sides, task.private_seed)
+    view = WeightingView(task.plan, task.examples.labels, sample.ids, model_slice.sides, task.private_seed)
     optimizer = LocalSgd(task.plan.local_training, list(weights.values()))
     total_loss = 0.0
-    for batch in epoch_batches(task):
+    for batch in batches:
         example_weight = task.weighting.weights(view, batch)
         for examples in micro_batches(
-            signature, task.examples, batch, example_weight, sample.ids, backend.micro_batch
+            signature, task.examples, batch, example_weight, sample, backend.micro_batch
         ):
             result = backend.step({**inputs, **examples})
             optimizer.accumulate([result[gradient_of(name)] for name in weights])
@@ -76,7 +84,14 @@ def train_locally(
 
 
 def epoch_batches(task: LocalTask) -> Iterator[IntArray]:
-    """Positions of the examples of every batch, every epoch in an order of its own."""
+    """Positions of the examples of every batch, every epoch in an order of its own.
+
+    Features that are made when they are asked for hear of the first at once, and of the others ahead of their turn.
+    """
+    return announced(task.examples, _shuffled_batches(task))
+
+
+def _shuffled_batches(task: LocalTask) -> Iterator[IntArray]:
     training = task.plan.local_training
     for epoch in range(training.epochs):
         random = PortableRandom(task.private_seed, task.plan.round_index, Purpose.FIRST_EPOCH + epoch)
@@ -90,19 +105,21 @@ def micro_batches(
     examples: ExampleSet,
     batch: IntArray,
     example_weight: FloatArray,
-    ids: Mapping[str, IntArray],
+    sample: RowSample,
     micro_batch: int | None,
 ) -> Iterator[Arrays]:
     """The batch in pieces that a step can take: features, labels and weights by their names in the signature."""
     size = micro_batch or len(batch)
-    given = {**examples.features, **{spec.name: examples.labels for spec in signature.of_role("label")}}
     for start in range(0, len(batch), size):
         chosen = batch[start : start + size]
         piece: dict[str, np.ndarray] = {}
         for spec in signature.of_role("feature", "label"):
-            values = given[spec.name][chosen]
+            if spec.name == TARGETS and sample.outputs is not None:
+                piece[TARGETS] = targets_of(spec, examples.features[CLASSES][chosen], sample.outputs)
+                continue
+            values = (examples.labels if spec.role == "label" else examples.features[spec.name])[chosen]
             if spec.positions_in is not None:
-                values = positions_of(values, ids[spec.positions_in], spec.name)
+                values = positions_of(values, sample.ids[spec.positions_in], spec.name)
             piece[spec.name] = values
         piece[signature.weight.name] = example_weight[start : start + size]
         yield piece

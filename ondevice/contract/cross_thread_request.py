@@ -24,7 +24,7 @@ class CrossThreadRequest:
 
     def reply(self, answer: Answer) -> None:
         try:
-            self._answers.put(answer(self._client_id, self._question))
+            self._answers.put(bytes(answer(self._client_id, self._question)))
         except Exception as error:  # raised where it is waited for, so that no thread is left waiting
             self.refuse(error)
 

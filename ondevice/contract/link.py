@@ -13,12 +13,30 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ondevice.contract.plain_text import plain_text
+from ondevice.contract.safetensors_file import Array
 from ondevice.contract.vocabulary import RoundPlan
 
 Ask = Callable[[bytes], bytes]
 """A client's question to the server, as the client sees it."""
 
-Answer = Callable[[int, bytes], bytes]
+
+@dataclass(frozen=True)
+class Pieces:
+    """A message whose end is the same for all clients of a round.  `bytes` joins it; a transport that can send one piece
+    after the other, or knows the end already, need not."""
+
+    own: bytes
+    shared: Array
+    """One object per round, of one dimension."""
+
+    def __len__(self) -> int:
+        return len(self.own) + self.shared.nbytes
+
+    def __bytes__(self) -> bytes:
+        return b"".join((self.own, self.shared.data))
+
+
+Answer = Callable[[int, bytes], bytes | Pieces]
 """The server's part: (client_id, question) -> answer.  Raises WireError for a question that cannot be answered."""
 
 

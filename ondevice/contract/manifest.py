@@ -16,7 +16,7 @@ import numpy as np
 
 from ondevice.contract.manifest_fields import Fields, check_array
 from ondevice.contract.step_signature import ArraySpec, Bounds, Dtype, Role, StepSignature
-from ondevice.contract.vocabulary import LogitKind, StepSpec, TrainScope
+from ondevice.contract.vocabulary import BatchNormPolicy, LogitKind, StepSpec
 
 FORMAT = "fedss-artifact"
 VERSION = 2
@@ -147,9 +147,11 @@ def _spec(fields: Fields) -> StepSpec:
         image_shape=cast(tuple[int, int, int], fields.shape("image_shape")),
         objective=fields.text("objective"),
         logits=cast(LogitKind, fields.text("logits")),
-        train=cast(TrainScope, fields.text("train")),
+        train=fields.text("train"),
         pixel_mean=fields.reals("pixel_mean"),
         pixel_deviation=fields.reals("pixel_deviation"),
+        architecture_arguments=fields.arguments("architecture_arguments"),
+        batch_norm=cast(BatchNormPolicy, fields.text("batch_norm")),
     )
 
 
@@ -162,6 +164,7 @@ def _array_spec(fields: Fields) -> ArraySpec:
         dtype=cast(Dtype, fields.text("dtype")),
         padding=fields.real("padding"),
         positions_in=fields.optional_text("positions_in"),
+        below=fields.optional_count("below"),
     )
 
 

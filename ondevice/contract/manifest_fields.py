@@ -13,6 +13,7 @@ from typing import Any
 LARGEST_TEXT = 200
 LARGEST_COUNT = 2**53
 """What every reader of JSON takes without rounding."""
+DEEPEST_ARGUMENT = 4
 LARGEST_ARRAY = 2**31 - 1
 """Elements of one array of a step: runtimes have sizes of 32 bits."""
 
@@ -75,6 +76,14 @@ class Fields:
             for value in self.sequence(name)
         )
 
+    def arguments(self, name: str) -> dict[str, Any]:
+        """Keyword arguments: words, numbers, flags, nothing, and lists and objects of them."""
+        value = self.raw(name)
+        if not isinstance(value, dict):
+            raise ValueError(f"{self._at(name)} is {_kind(value)}; expected an object")
+        checked: dict[str, Any] = _argument(value, self._at(name), 0)
+        return checked
+
     def reals(self, name: str) -> tuple[float, ...]:
         return tuple(checked_real(value, self._at(name)) for value in self.sequence(name))
 
@@ -136,6 +145,21 @@ def check_array(what: str, shape: Sequence[int]) -> None:
         raise ValueError(
             f"{what} would have the shape {list(shape)}; expected at most {LARGEST_ARRAY} elements"
         )
+
+
+def _argument(value: object, where: str, depth: int) -> Any:
+    if depth > DEEPEST_ARGUMENT:
+        raise ValueError(f"{where} has lists in lists; expected at most {DEEPEST_ARGUMENT} of them")
+    if isinstance(value, str):
+        return checked_text(value, where)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, list):
+        return [_argument(each, where, depth + 1) for each in value]
+    if isinstance(value, dict):
+        return {checked_text(name, where): _argument(each, where, depth + 1) for name, each in value.items()}
+    checked_real(value, where)
+    return value
 
 
 def _kind(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Random draws that come out the same in Python and in C++: SplitMix64, and three ways to use it.
+"""Random draws that come out the same in Python and in C++: SplitMix64, and four ways to use it.
 
 The generator is Steele, Lea and Flood's SplitMix64 (OOPSLA 2014): a counter that grows by the golden-ratio constant, and a
 mixer.  It was chosen because it is ten lines in any language, has no platform-dependent part, and seeds well from small
@@ -16,11 +16,12 @@ from __future__ import annotations
 from enum import IntEnum
 
 import numpy as np
+import numpy.typing as npt
 
 from ondevice.contract.vocabulary import IntArray
 
 _MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
+GOLDEN = 0x9E3779B97F4A7C15
 
 
 class Purpose(IntEnum):
@@ -29,18 +30,24 @@ class Purpose(IntEnum):
     NEGATIVES = 0
     FIRST_EPOCH = 1
     """The order of examples in epoch e is drawn with purpose FIRST_EPOCH + e."""
+    ROUNDING = 1 << 32
+    """Beyond every epoch: what a transform rounds up or down."""
+    EXAMPLES = (1 << 32) + 1
+    """Which of its examples a client trains on."""
+    AUGMENTATION = 1 << 33
+    """Which part of example e is seen is drawn with purpose AUGMENTATION + e."""
 
 
 class PortableRandom:
     """One stream of SplitMix64."""
 
     def __init__(self, seed: int, round_index: int = 0, purpose: int = 0) -> None:
-        self._state = _mix((_mix((_mix(seed & _MASK) + round_index) & _MASK) + purpose) & _MASK)
+        self._state = mix((mix((mix(seed & _MASK) + round_index) & _MASK) + purpose) & _MASK)
 
     def next(self) -> int:
         """64 random bits."""
-        self._state = (self._state + _GOLDEN) & _MASK
-        return _mix(self._state)
+        self._state = (self._state + GOLDEN) & _MASK
+        return mix(self._state)
 
     def below(self, bound: int) -> int:
         """Uniform in [0, bound)."""
@@ -50,6 +57,14 @@ class PortableRandom:
             while product & _MASK < reject_below:
                 product = self.next() * bound
         return product >> 64
+
+    def uniform(self, count: int) -> npt.NDArray[np.float64]:
+        """The next `count` draws as multiples of 2^-53 in [0, 1)."""
+        steps = np.arange(1, count + 1, dtype=np.uint64)
+        draws = _mixed(np.uint64(self._state) + steps * np.uint64(GOLDEN))
+        self._state = (self._state + count * GOLDEN) & _MASK
+        uniform: npt.NDArray[np.float64] = (draws >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return uniform
 
     def subset(self, size: int, population: int) -> IntArray:
         """`size` distinct numbers out of [0, population), sorted; every subset equally likely (Floyd's algorithm)."""
@@ -70,7 +85,18 @@ class PortableRandom:
         return np.array(order, np.int64)
 
 
-def _mix(value: int) -> int:
+def mix(value: int) -> int:
+    """SplitMix64's mixer, of the number modulo 2^64."""
+    value &= _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
     return value ^ (value >> 31)
+
+
+def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """`_mix` of each, in place: numpy's unsigned arrays wrap around as they should."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        values ^= values >> np.uint64(shift)
+        values *= np.uint64(factor)
+    values ^= values >> np.uint64(31)
+    return values

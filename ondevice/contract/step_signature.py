@@ -6,7 +6,8 @@
 Trace, manifest, checks, backends, golden step and the C++ client read the signature; nothing else knows an order or a type.
 
 A size is a number or a symbol: `b` is the number of examples, `rows:T` the number of rows of table T that came with the
-slice.  An array with `positions_in = T` holds positions among those rows, never global ids.
+slice.  An array with `positions_in = T` holds positions among those rows, never global ids.  Other whole numbers may have a
+range: `below = V` says that they are 0 to V - 1, as the tokens of a vocabulary are.
 
 Weights of 1/B over a batch make the loss the batch mean, so the gradients of micro-batches add up; an example of weight 0
 and a row whose side arrays hold their padding value change nothing.  That is how a step of fixed size takes fewer.
@@ -53,6 +54,10 @@ def rows_of(table: str) -> str:
     return f"rows:{table}"
 
 
+def describe_range(below: int) -> str:
+    return f"0 to {below - 1}"
+
+
 @dataclass(frozen=True)
 class ArraySpec:
     """One input of a step."""
@@ -65,6 +70,8 @@ class ArraySpec:
     """What fills the places of missing examples or rows."""
     positions_in: str | None = None
     """The table among whose rows the values are positions; None where they are values."""
+    below: int | None = None
+    """How many values a whole number takes, from 0; None where any will do."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -88,6 +95,18 @@ class ArraySpec:
                 known = type(size) is int and size >= 0
             if not known:
                 raise ValueError(f"{self.name}: size is {size!r}; expected a number, 'b' or 'rows:TABLE'")
+        if self.below is not None:
+            self._check_below(self.below)
+
+    def _check_below(self, below: int) -> None:
+        if type(below) is not int or below < 1:
+            raise ValueError(f"{self.name}: below is {below!r}; expected a whole number from 1")
+        if self.role not in ("feature", "label") or self.dtype == "float32" or self.positions_in is not None:
+            raise ValueError(
+                f"{self.name}: below is {below}; only whole numbers of examples that are no positions have it"
+            )
+        if not 0 <= self.padding < below:
+            raise ValueError(f"{self.name}: padding is {self.padding}; expected {describe_range(below)}")
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -154,6 +173,12 @@ class StepSignature:
     @property
     def features(self) -> tuple[ArraySpec, ...]:
         return self.of_role("feature")
+
+    @property
+    def embedded(self) -> tuple[ArraySpec, ...]:
+        """What the extractor takes: the features, and the tables among whose rows they hold positions."""
+        read = {spec.positions_in for spec in self.features}
+        return (*self.features, *(table for table in self.tables if table.name in read))
 
     @property
     def data(self) -> tuple[ArraySpec, ...]:
@@ -245,6 +270,7 @@ def check_arrays(signature: StepSignature, arrays: Arrays, bounds: Bounds) -> di
             advice = "split the batch" if symbol == EXAMPLES else f"export with room for {value} or more"
             raise ValueError(f"{value} {what}; the step takes 1 to {most}: {advice}")
     for spec in signature:
+        check_range(spec, arrays[spec.name])
         if spec.positions_in is not None:
             rows, array = values[rows_of(spec.positions_in)], arrays[spec.name]
             if array.size and (array.min() < 0 or array.max() >= rows):
@@ -253,6 +279,18 @@ def check_arrays(signature: StepSignature, arrays: Arrays, bounds: Bounds) -> di
                     f"expected positions among the {rows} rows of {spec.positions_in}"
                 )
     return values
+
+
+def check_range(spec: ArraySpec, array: npt.NDArray[Any]) -> None:
+    """A token that no vocabulary has would be read from outside a runtime's memory."""
+    if spec.below is None or not array.size:
+        return
+    for value in (array.min(), array.max()):
+        if not 0 <= value < spec.below:
+            raise ValueError(
+                f"{spec.name} holds {value}; expected {describe_range(spec.below)}: "
+                "make the data with the vocabulary that the step was exported for"
+            )
 
 
 def padded(spec: ArraySpec, array: npt.NDArray[Any], bounds: Bounds) -> npt.NDArray[Any]:

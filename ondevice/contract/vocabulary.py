@@ -17,7 +17,7 @@ knows it.** Sorted, so that their order says nothing about P_k.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -30,8 +30,22 @@ FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 Parameters = Mapping[str, FloatArray]
 
+Outputs = Callable[[IntArray], IntArray]
+"""Classes [n] -> the outputs of the step that each stands for, [n, R]."""
+
 IMAGES = "images"
 """The feature of image models: uint8 [N, C, H, W]."""
+
+FEATURE_IDS, FEATURE_VALUES = "ids", "values"
+"""The features of sparse examples: which of many are there, int64 [N, places], and how much of each, float32; 0 is none."""
+
+CLASSES = "classes"
+"""The classes of examples that have several: int64 [N, most of them], NO_CLASS behind the last."""
+
+NO_CLASS = -1
+
+TARGETS = "targets"
+"""The step's input that is made of them: uint8 [b, outputs of the step]."""
 
 COLUMNS = "columns"
 """The table of the classifier's rows: the columns of the paper's W."""
@@ -39,14 +53,38 @@ COLUMNS = "columns"
 LogitKind = Literal["cosine", "dot"]
 """Scaled cosine (A.2), or the plain dot product; with `dot` a column carries its bias as its last entry."""
 
-TrainScope = Literal["all", "last-two", "head"]
-"""Which tensors learn: everything; the embedding layer and the tables; the tables alone."""
+BatchNormPolicy = Literal["frozen", "group"]
+"""What becomes of a network's BatchNorm: statistics as constants, or GroupNorm instead (`ondevice.model.batch_norm`)."""
 
 EXCLUDED = np.float32(-1e9)
 """Added to a logit it removes the class exactly: exp underflows to 0, so no loss and no gradient."""
 
 COSINE_SCALE = 20.0
 """The fixed scale of A.2."""
+
+
+_ADAPTERS, _LAST_BLOCKS = "lora:", "last-blocks"
+
+
+def scope_items(train: str) -> list[str]:
+    """The presets and patterns of a `train`; ValueError for what cannot be read."""
+    items = [" ".join(item.split()) for item in train.split(",")]
+    for item in items:
+        if not item:
+            raise ValueError(f"train is {train!r}; expected presets and patterns between its commas")
+        if item.startswith(_ADAPTERS) and not _counts(item.removeprefix(_ADAPTERS)):
+            raise ValueError(
+                f"train has {item!r}; expected lora:R with a rank R of 1 or more, such as lora:8"
+            )
+        if item.partition(" ")[0] == _LAST_BLOCKS and not _counts(item.partition(" ")[2]):
+            raise ValueError(f"train has {item!r}; expected a number of blocks, such as 'last-blocks 3'")
+    if sum(item.startswith(_ADAPTERS) for item in items) > 1:
+        raise ValueError(f"train is {train!r}; expected one rank for all adapters")
+    return items
+
+
+def _counts(text: str) -> bool:
+    return text.isascii() and text.isdigit() and int(text) > 0
 
 
 @dataclass(frozen=True)
@@ -60,11 +98,15 @@ class StepSpec:
     objective: str = "sampled_softmax"
     """Which loss (`ondevice.model.objectives`)."""
     logits: LogitKind = "cosine"
-    train: TrainScope = "all"
+    train: str = "all"
+    """What learns: presets and patterns, separated by commas (`ondevice.model.train_scope`)."""
     pixel_mean: tuple[float, ...] = (0.5,)
     """Per channel, or one for all: what is subtracted from a pixel of 0..1."""
     pixel_deviation: tuple[float, ...] = (0.5,)
     """Per channel, or one for all: what the difference is divided by."""
+    architecture_arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Keyword arguments of the architecture: what JSON can say."""
+    batch_norm: BatchNormPolicy = "group"
 
     def __post_init__(self) -> None:
         _at_least("embedding_dim", self.embedding_dim, 1)
@@ -73,7 +115,8 @@ class StepSpec:
                 f"image_shape is {self.image_shape}; expected (channels, height, width), all positive"
             )
         _one_of("logits", self.logits, ("cosine", "dot"))
-        _one_of("train", self.train, ("all", "last-two", "head"))
+        scope_items(self.train)
+        _one_of("batch_norm", self.batch_norm, ("frozen", "group"))
         for name in ("pixel_mean", "pixel_deviation"):
             if len(getattr(self, name)) not in (1, self.image_shape[0]):
                 raise ValueError(
@@ -81,6 +124,14 @@ class StepSpec:
                 )
         if min(self.pixel_deviation) <= 0:
             raise ValueError(f"pixel_deviation is {self.pixel_deviation}; expected positive numbers")
+
+    @property
+    def adapter_rank(self) -> int | None:
+        """Of the low-rank adapters that learn instead of the layers they sit on; None where there are none."""
+        ranks = [
+            int(item[len(_ADAPTERS) :]) for item in scope_items(self.train) if item.startswith(_ADAPTERS)
+        ]
+        return ranks[0] if ranks else None
 
     @property
     def column_dim(self) -> int:
@@ -171,6 +222,8 @@ class RowSample:
     ids: Mapping[str, IntArray]
     sides: Mapping[str, FloatArray]
     """Side arrays of the step that follow from the draw, an entry per row: `adjust`, what is added to a class's logit."""
+    outputs: Outputs | None = None
+    """Where classes are outputs of the step, and not rows: which."""
 
     def __post_init__(self) -> None:
         for ids in self.ids.values():

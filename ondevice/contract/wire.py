@@ -1,4 +1,4 @@
-"""The messages of a round as bytes: the only place where they are made or read.
+"""The messages of a round as bytes: made and read here, but for those of `ondevice.contract.lookup`.
 
 Format version 2: a safetensors file whose metadata says `kind`, `version`, `round` and `client`.
 
@@ -9,7 +9,8 @@ Format version 2: a safetensors file whose metadata says `kind`, `version`, `rou
 | slice   | server | `rows.<table>` I64 [s], `table.<table>` [s, d], `side.<name>` [s], `dense.<name>`                |
 | update  | client | as slice without sides, but differences client − server; `num_examples` I64 [1], `mean_loss` F32 [1] |
 
-Weights travel as F32, or as F16 or BF16 where a transform made them so; they are float32 again once read.
+Weights travel as F32, or as F16 or BF16 where a transform made them so; those of an update also as int8 rows or as their
+largest entries (`ondevice.contract.packed_weights`).  They are float32 again once read.
 
 Everything is checked before anything is believed or allocated: size, header, names, shapes, types, finite numbers, sorted
 unique row ids in range, positive counts, and for updates the limits of what one client may do.
@@ -20,14 +21,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from ondevice.contract import safetensors_file
-from ondevice.contract.plain_text import plain_text
+from ondevice.contract.checked_tensors import (
+    FLOAT32_MAX,
+    as_float32,
+    expect_names,
+    floats,
+    integers,
+    none_beyond,
+    row_ids,
+)
+
+# Part of this module's interface.
+from ondevice.contract.checked_tensors import WireError as WireError
+from ondevice.contract.envelope import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
+from ondevice.contract.envelope import Envelope as Envelope
+from ondevice.contract.envelope import Kind, count_of, decoded, encoded, metadata_of, opened
+from ondevice.contract.flat_parameters import FlatParameters
+from ondevice.contract.link import Pieces
+from ondevice.contract.packed_weights import BadPacking, Weight, packed, unpacked
 from ondevice.contract.plan_settings import plan_from_settings, plan_to_settings
-from ondevice.contract.safetensors_file import Bfloat16, SafetensorsError, Tensor
+from ondevice.contract.safetensors_file import OnePiece, OpenFile, Tensor
+from ondevice.contract.safetensors_header import Block, Header, Spec
 from ondevice.contract.vocabulary import (
     ClientUpdate,
     FloatArray,
@@ -40,32 +59,11 @@ from ondevice.contract.vocabulary import (
     largest_entry,
 )
 
-VERSION = "2"
-MAX_MESSAGE_BYTES = 1 << 30
-_FLOAT32_MAX = float(np.finfo(np.float32).max)
-
-Kind = Literal["plan", "request", "slice", "update"]
-
 RowIds = Mapping[str, IntArray]
 """Table -> ids."""
 
-Weights = Mapping[str, Tensor]
-"""What a transform may narrow: tensors by their name in the message."""
-
-
-class WireError(ValueError):
-    """A message that is not what it should be; it changed nothing.  What it quotes of the message is made plain."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(plain_text(reason))
-
-
-@dataclass(frozen=True)
-class Envelope:
-    """Who a message is from or for, and in which round."""
-
-    round_index: int
-    client_id: int
+Weights = Mapping[str, Weight]
+"""What a transform may narrow: by their name in the message."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +77,16 @@ class Expected:
     """Table -> entries of one row."""
     sides: Mapping[str, str] = field(default_factory=dict)
     """Side array -> the table whose rows it is about."""
+
+    @cached_property
+    def dense_block(self) -> Block:
+        return _dense_block(tuple(self.dense.items()))
+
+    @cached_property
+    def weight_names(self) -> frozenset[str]:
+        """Of all tensors that a slice and an update have in common."""
+        tables = {f"{part}.{table}" for table in self.table_dims for part in ("rows", "table")}
+        return frozenset({*tables, *self.dense_block.shapes})
 
 
 @dataclass(frozen=True)
@@ -96,14 +104,15 @@ DEFAULT_LIMITS = UpdateLimits()
 
 
 def plan_to_bytes(envelope: Envelope, plan: RoundPlan) -> bytes:
-    return _encode("plan", envelope, {}, {"settings": plan_to_settings(plan)})
+    return encoded("plan", envelope, {}, {"settings": plan_to_settings(plan)})
 
 
 def plan_from_bytes(data: bytes) -> tuple[Envelope, RoundPlan]:
     """The plan, and the client and round that it is for."""
-    tensors, metadata = _read(data, "plan", {"settings"})
-    _expect_names(tensors, set())
-    envelope = Envelope(_count(metadata, "round"), _count(metadata, "client"))
+    tensors = opened(data, "plan", {"settings"})
+    expect_names(tensors, set())
+    metadata = tensors.metadata
+    envelope = Envelope(count_of(metadata, "round"), count_of(metadata, "client"))
     try:
         plan = plan_from_settings(metadata["settings"], envelope.round_index)
     except (TypeError, ValueError, RecursionError) as error:
@@ -114,53 +123,48 @@ def plan_from_bytes(data: bytes) -> tuple[Envelope, RoundPlan]:
 def request_to_bytes(envelope: Envelope, ids: RowIds) -> bytes:
     for table_ids in ids.values():
         check_row_ids(table_ids)
-    return _encode("request", envelope, {f"rows.{table}": table_ids for table, table_ids in ids.items()})
+    return encoded("request", envelope, {f"rows.{table}": table_ids for table, table_ids in ids.items()})
 
 
 def request_from_bytes(
     data: bytes, envelope: Envelope, table_sizes: Mapping[str, int]
 ) -> dict[str, IntArray]:
-    tensors = _decode(data, "request", envelope)
-    _expect_names(tensors, {f"rows.{table}" for table in table_sizes})
-    return {table: _row_ids(tensors, table, size) for table, size in table_sizes.items()}
+    tensors = decoded(data, "request", envelope)
+    expect_names(tensors, {f"rows.{table}" for table in table_sizes})
+    return {table: row_ids(tensors, table, size) for table, size in table_sizes.items()}
 
 
 def slice_to_bytes(envelope: Envelope, model_slice: ModelSlice, weights: Weights | None = None) -> bytes:
     """`weights` are those of the slice as transforms left them; the slice's own where there are none."""
-    tensors = _ids(model_slice.tables)
-    tensors |= {f"side.{name}": values for name, values in model_slice.sides.items()}
-    tensors |= weights if weights is not None else weights_of(model_slice)
-    return _encode("slice", envelope, tensors)
+    return _encode_weights("slice", envelope, _ids(model_slice, model_slice.sides), model_slice, weights)
+
+
+def slice_in_pieces(envelope: Envelope, rows: ModelSlice, weights: Weights, dense: OnePiece) -> Pieces:
+    """The same bytes: rows and `weights` of one client, and the dense weights that all clients of a round get."""
+    tensors = {**_ids(rows, rows.sides), **packed(weights)}
+    *own, _ = safetensors_file.chunks(tensors, metadata_of("slice", envelope), dense)
+    return Pieces(b"".join(own), dense.array)
 
 
 def slice_from_bytes(data: bytes, envelope: Envelope, ids: RowIds, expected: Expected) -> ModelSlice:
     """The slice that answers the request for `ids`."""
-    tensors = _decode(data, "slice", envelope)
+    tensors = decoded(data, "slice", envelope)
     sides = {f"side.{name}" for name in expected.sides}
-    _expect_names(tensors, {*_weight_names(expected), *sides})
+    expect_names(tensors, {*expected.weight_names, *sides})
     dense, tables = _read_weights(tensors, ids, expected)
     return ModelSlice(
         dense,
         tables,
-        {
-            name: _floats(tensors, f"side.{name}", (len(ids[table]),))
-            for name, table in expected.sides.items()
-        },
+        {name: floats(tensors, f"side.{name}", (len(ids[table]),)) for name, table in expected.sides.items()},
     )
 
 
 def update_to_bytes(envelope: Envelope, update: ClientUpdate, weights: Weights | None = None) -> bytes:
     """`weights` are those of the update as transforms left them; the update's own where there are none."""
-    return _encode(
-        "update",
-        envelope,
-        {
-            **_ids(update.tables),
-            "num_examples": np.array([update.num_examples], np.int64),
-            "mean_loss": np.array([update.mean_loss], np.float32),
-            **(weights if weights is not None else weights_of(update)),
-        },
-    )
+    tensors = _ids(update)
+    tensors["num_examples"] = np.array([update.num_examples], np.int64)
+    tensors["mean_loss"] = np.array([update.mean_loss], np.float32)
+    return _encode_weights("update", envelope, tensors, update, weights)
 
 
 def update_from_bytes(
@@ -171,154 +175,109 @@ def update_from_bytes(
     limits: UpdateLimits = DEFAULT_LIMITS,
 ) -> ClientUpdate:
     """The update for the slice of `ids` that was sent."""
-    tensors = _decode(data, "update", envelope)
-    _expect_names(tensors, {"num_examples", "mean_loss", *_weight_names(expected)})
+    tensors: Mapping[str, Tensor] | None = _update_as_written(data, envelope, ids, expected)
+    if tensors is None:
+        tensors = _unpacked(decoded(data, "update", envelope), ids, expected)
+        expect_names(tensors, {"num_examples", "mean_loss", *expected.weight_names})
     dense, tables = _read_weights(tensors, ids, expected, limits.max_change)
-    num_examples = int(_integers(tensors, "num_examples", (1,))[0])
+    num_examples = int(integers(tensors, "num_examples", (1,))[0])
     if not 1 <= num_examples <= limits.max_examples:
         raise WireError(
             f"num_examples is {num_examples}; expected 1 to {limits.max_examples} (server.max_examples)"
         )
-    if num_examples * limits.max_change > _FLOAT32_MAX:
+    if num_examples * limits.max_change > FLOAT32_MAX:
         largest = max(map(largest_entry, (*dense.values(), *(rows.values for rows in tables.values()))))
-        if num_examples * largest > _FLOAT32_MAX:
+        if num_examples * largest > FLOAT32_MAX:
             raise WireError(f"{num_examples} examples times a change of {largest:g} are beyond float32")
-    mean_loss = float(_floats(tensors, "mean_loss", (1,))[0])
+    mean_loss = float(floats(tensors, "mean_loss", (1,))[0])
     return ClientUpdate(dense, tables, num_examples, mean_loss)
+
+
+def _update_as_written(data: bytes, envelope: Envelope, ids: RowIds, expected: Expected) -> OpenFile | None:
+    """The message, if it says of itself what `update_to_bytes` would say in float32, so that its header need not be
+    parsed: every honest one does, unless transforms changed its weights."""
+    if len(data) > MAX_MESSAGE_BYTES or not expected.table_dims.keys() <= ids.keys():
+        return None
+    sizes = {table: len(ids[table]) for table in expected.table_dims}
+    specs: dict[str, Spec] = {
+        **{f"rows.{table}": ("I64", [size]) for table, size in sizes.items()},
+        "num_examples": ("I64", [1]),
+        "mean_loss": ("F32", [1]),
+        **{f"table.{table}": ("F32", [size, expected.table_dims[table]]) for table, size in sizes.items()},
+    }
+    return OpenFile.as_written(data, Header(metadata_of("update", envelope), specs, expected.dense_block))
 
 
 def weights_of(model: ModelSlice | ClientUpdate) -> dict[str, FloatArray]:
     """The weights of a message by their names in it, tables first: what transforms work on."""
-    tables = {f"table.{table}": rows.values for table, rows in model.tables.items()}
-    return {**tables, **{f"dense.{name}": value for name, value in model.dense.items()}}
+    return {**_table_weights(model), **{f"dense.{name}": value for name, value in model.dense.items()}}
 
 
-def _encode(
-    kind: Kind, envelope: Envelope, tensors: Mapping[str, Tensor], more: Mapping[str, str] | None = None
+def _table_weights(model: ModelSlice | ClientUpdate) -> dict[str, FloatArray]:
+    return {f"table.{table}": rows.values for table, rows in model.tables.items()}
+
+
+def _encode_weights(
+    kind: Kind,
+    envelope: Envelope,
+    tensors: Mapping[str, Tensor],
+    model: ModelSlice | ClientUpdate,
+    weights: Weights | None,
 ) -> bytes:
-    metadata = {
-        "kind": kind,
-        "version": VERSION,
-        "round": str(envelope.round_index),
-        "client": str(envelope.client_id),
-        **(more or {}),
+    """Behind the other tensors the weights; dense parameters that lie in one piece are copied as one."""
+    metadata = metadata_of(kind, envelope)
+    if weights is None and isinstance(model.dense, FlatParameters):
+        dense = OnePiece(_dense_block(tuple(model.dense.shapes.items())), model.dense.flat)
+        return safetensors_file.to_bytes({**tensors, **_table_weights(model)}, metadata, dense)
+    given = weights_of(model) if weights is None else weights
+    return safetensors_file.to_bytes({**tensors, **packed(given)}, metadata)
+
+
+@lru_cache(maxsize=8)
+def _dense_block(shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Block:
+    """Of models that a process works on; there is seldom more than one."""
+    return Block({f"dense.{name}": shape for name, shape in shapes}, "F32")
+
+
+def _ids(model: ModelSlice | ClientUpdate, sides: Parameters | None = None) -> dict[str, Tensor]:
+    """What comes before the weights: the rows that it is about, and what is said of them."""
+    ids = {f"rows.{table}": rows.ids for table, rows in model.tables.items()}
+    return {**ids, **{f"side.{name}": values for name, values in (sides or {}).items()}}
+
+
+def _unpacked(tensors: OpenFile, ids: RowIds, expected: Expected) -> Mapping[str, Tensor]:
+    shapes: dict[str, tuple[int, ...]] = {f"dense.{name}": shape for name, shape in expected.dense.items()}
+    shapes |= {
+        f"table.{table}": (len(ids[table]), dim) for table, dim in expected.table_dims.items() if table in ids
     }
-    return safetensors_file.to_bytes(tensors, metadata)
-
-
-def _decode(data: bytes, kind: Kind, envelope: Envelope) -> dict[str, Tensor]:
-    tensors, metadata = _read(data, kind, set())
-    for name, value in (("round", envelope.round_index), ("client", envelope.client_id)):
-        if metadata[name] != str(value):
-            raise WireError(f"the message is for {name} {metadata[name]!r}; expected {value}")
-    return tensors
-
-
-def _read(data: bytes, kind: Kind, more: set[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """A message of this kind, its envelope not looked at yet."""
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise WireError(f"the message has {len(data)} bytes; at most {MAX_MESSAGE_BYTES} are allowed")
     try:
-        tensors, metadata = safetensors_file.from_bytes(data)
-    except SafetensorsError as error:
-        raise WireError(f"not a message: {error}") from None
-    if metadata.get("version", VERSION) != VERSION:
-        raise WireError(
-            f"the message has format version {metadata['version']!r}; this program reads {VERSION!r}: update the older side"
-        )
-    known = {"kind", "version", "round", "client"}
-    if not known <= set(metadata):
-        raise WireError(f"metadata has {sorted(metadata)}; expected {', '.join(sorted(known))}")
-    if metadata["kind"] != kind:
-        remark = "" if metadata["kind"] in get_args(Kind) else ", a kind this version does not know"
-        raise WireError(f"the message is a {metadata['kind']!r}{remark}; expected a {kind!r}")
-    if set(metadata) != known | more:
-        raise WireError(f"metadata has {sorted(metadata)}; expected {', '.join(sorted(known | more))}")
-    return tensors, metadata
-
-
-def _count(metadata: Mapping[str, str], name: str) -> int:
-    text = metadata[name]
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise WireError(f"{name} is {text!r}; expected a whole number, 0 or more")
-    return int(text)
-
-
-def _ids(tables: Mapping[str, Rows]) -> dict[str, Tensor]:
-    return {f"rows.{table}": rows.ids for table, rows in tables.items()}
-
-
-def _weight_names(expected: Expected) -> set[str]:
-    tables = {f"{part}.{table}" for table in expected.table_dims for part in ("rows", "table")}
-    return {*tables, *(f"dense.{name}" for name in expected.dense)}
-
-
-def _expect_names(tensors: Mapping[str, Tensor], names: set[str]) -> None:
-    if set(tensors) != names:
-        missing, unknown = sorted(names - set(tensors)), sorted(set(tensors) - names)
-        raise WireError(f"tensors missing: {missing or 'none'}; tensors unknown: {unknown or 'none'}")
+        return unpacked(tensors, shapes)
+    except BadPacking as error:
+        raise WireError(str(error)) from None
 
 
 def _read_weights(
-    tensors: Mapping[str, Tensor], ids: RowIds, expected: Expected, limit: float = _FLOAT32_MAX
+    tensors: Mapping[str, Tensor], ids: RowIds, expected: Expected, limit: float = FLOAT32_MAX
 ) -> tuple[Parameters, dict[str, Rows]]:
     tables = {}
     for table, dim in expected.table_dims.items():
         if table not in ids:
             raise WireError(f"the message is about rows of {table}, of which none were requested")
-        received = _row_ids(tensors, table, expected.table_sizes[table])
+        received = row_ids(tensors, table, expected.table_sizes[table])
         if not np.array_equal(received, ids[table]):
             raise WireError(
                 f"the message is about {len(received)} rows of {table} that are not the {len(ids[table])} requested"
             )
-        tables[table] = Rows(ids[table], _floats(tensors, f"table.{table}", (len(received), dim), limit))
-    dense = {name: _floats(tensors, f"dense.{name}", shape, limit) for name, shape in expected.dense.items()}
-    return dense, tables
+        tables[table] = Rows(ids[table], floats(tensors, f"table.{table}", (len(received), dim), limit))
+    return _read_dense(tensors, expected, limit), tables
 
 
-def _row_ids(tensors: Mapping[str, Tensor], table: str, size: int) -> IntArray:
-    ids = _integers(tensors, f"rows.{table}", None)
-    try:
-        check_row_ids(ids)
-    except ValueError as error:
-        raise WireError(f"{table}: {error}") from None
-    if not ids.size or ids[-1] >= size:
-        raise WireError(f"the rows of {table} reach to {ids[-1:]}; expected 1 or more ids below {size}")
-    return ids
-
-
-def _integers(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...] | None) -> IntArray:
-    tensor = tensors[name]
-    if (
-        isinstance(tensor, Bfloat16)
-        or tensor.dtype != np.int64
-        or (shape is not None and tensor.shape != shape)
-    ):
-        raise WireError(
-            f"{name} is {_describe(tensor)}; expected I64 {list(shape) if shape else 'of one dimension'}"
-        )
-    return tensor
-
-
-def _floats(
-    tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...], limit: float = _FLOAT32_MAX
-) -> FloatArray:
-    tensor = tensors[name]
-    given = tensor.bits.shape if isinstance(tensor, Bfloat16) else tensor.shape
-    if given != shape or not (isinstance(tensor, Bfloat16) or tensor.dtype in (np.float32, np.float16)):
-        raise WireError(f"{name} is {_describe(tensor)}; expected F32, F16 or BF16 {list(shape)}")
-    values: FloatArray = (
-        tensor.to_float32() if isinstance(tensor, Bfloat16) else tensor.astype(np.float32, copy=False)
-    )
-    largest = largest_entry(values)
-    if not largest <= _FLOAT32_MAX:  # so written that NaN is caught too
-        raise WireError(f"{name} holds NaN or infinity")
-    if largest > limit:
-        raise WireError(f"{name} reaches {largest:g}; expected at most {limit:g} (server.max_change)")
-    return values
-
-
-def _describe(tensor: Tensor) -> str:
-    if isinstance(tensor, Bfloat16):
-        return f"BF16 {list(tensor.bits.shape)}"
-    return f"{tensor.dtype} {list(tensor.shape)}"
+def _read_dense(tensors: Mapping[str, Tensor], expected: Expected, limit: float) -> Parameters:
+    """In one piece, if it lies so; tensor by tensor, if not, or to say what is wrong with which."""
+    piece = tensors.in_one_piece(expected.dense_block) if isinstance(tensors, OpenFile) else None
+    flat = None if piece is None else as_float32(piece)
+    if flat is None or not none_beyond(flat, limit):
+        dense = {
+            name: floats(tensors, f"dense.{name}", shape, limit) for name, shape in expected.dense.items()
+        }
+    return dense if flat is None else FlatParameters(flat, expected.dense)

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from ondevice.contract.step_signature import EXAMPLES, ArraySpec, StepSignature
 from ondevice.contract.vocabulary import StepSpec
-from ondevice.model.extractors import trainable_names
 from ondevice.model.extractors.extractor import Extractor
+from ondevice.model.named_code import UnusableCode
 from ondevice.model.objectives import build_objective
+from ondevice.model.train_scope import trainable_names
 
 EXAMPLE_WEIGHT = ArraySpec("example_weight", "example_weight", (EXAMPLES,))
 
@@ -37,11 +38,18 @@ class TrainStep(nn.Module):
     def forward(self, *data: Tensor) -> Tensor:
         """The signature's inputs but the dense parameters, in its order -> the weighted sum of the losses."""
         named = dict(zip((spec.name for spec in self.signature.data), data, strict=True))
-        return self.loss(self.extractor(*(named[spec.name] for spec in self.signature.features)), named)
+        return self.loss(self.extractor(*(named[spec.name] for spec in self.signature.embedded)), named)
 
     def loss(self, embeddings: Tensor, arrays: Mapping[str, Tensor]) -> Tensor:
         """The weighted sum of the losses, from the extractor's output and the signature's data by name."""
-        return (arrays[EXAMPLE_WEIGHT.name] * self.objective.losses(embeddings, arrays)).sum()
+        losses = self.objective.losses(embeddings, arrays)
+        weight = arrays[EXAMPLE_WEIGHT.name]
+        if losses.shape != weight.shape:
+            raise UnusableCode(
+                f"objective is {self.spec.objective!r}, which gives {list(losses.shape)} for {len(weight)} examples; "
+                "expected a loss per example, [b]"
+            )
+        return (weight * losses).sum()
 
     def trainable_tensors(self) -> list[Tensor]:
         """The extractor's tensors that learn, in the signature's order."""
@@ -56,6 +64,17 @@ class TrainStep(nn.Module):
         before = [spec for spec in of_objective if spec.role in ("table", "side")]
         after = [spec for spec in of_objective if spec.role == "label"]
         return StepSignature((*dense, *before, *self.extractor.inputs, *after, EXAMPLE_WEIGHT))
+
+
+class Embedding(nn.Module):
+    """The extractor alone, for evaluation: what `StepSignature.embedded` lists -> embeddings [b, d]."""
+
+    def __init__(self, extractor: Extractor) -> None:
+        super().__init__()
+        self.extractor = extractor
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.extractor.summary(self.extractor(*inputs), *inputs)
 
 
 def step_outputs(loss: Tensor, trained: Sequence[Tensor]) -> list[Tensor]:

@@ -1,9 +1,9 @@
 """Compiles the kernel library with plain g++, once for each state of the sources.
 
-The library is kept in the user's cache folder under a name that is a hash of sources, flags and the ExecuTorch version: a
-changed kernel is a new file, and two processes that build at the same time write the same bytes and rename them into
-place.  The flags live here alone; whoever links the kernels into a program of their own (the native client) uses
-`compile_objects` with the same `Target`.
+The library is kept in the user's cache folder under a name that is a hash of sources, of the list of those that are
+compiled, of flags and of the ExecuTorch version: a changed kernel is a new file, and two processes that build at the same
+time write the same bytes and rename them into place.  The flags live here alone; whoever links the kernels into a program
+of their own (the native client) uses `compile_objects` with the same `Target`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,22 @@ from ondevice.tools.cache_folder import default_cache_folder
 SOURCE_FOLDER = Path(__file__).parent
 SOURCE_FOLDERS = tuple(SOURCE_FOLDER / name for name in ("kernels", "operators", "runtime"))
 KERNEL_SOURCES = (
-    "kernels/product.cpp",
-    "kernels/depthwise.cpp",
-    "kernels/group_norm.cpp",
-    "kernels/convolution.cpp",
-    "kernels/max_pool.cpp",
-    "kernels/pixels.cpp",
+    "kernels/product/product.cpp",
+    "kernels/depthwise/depthwise.cpp",
+    "kernels/depthwise/narrow.cpp",
+    "kernels/depthwise/wide.cpp",
+    "kernels/norms/group_moments.cpp",
+    "kernels/norms/group_norm_gradient.cpp",
+    "kernels/values/planes.cpp",
+    "kernels/convolution/patches.cpp",
+    "kernels/pooling/max_pool.cpp",
+    "kernels/values/pixels.cpp",
+    "kernels/norms/frozen_norm.cpp",
+    "kernels/convolution/grid_convolution.cpp",
+    "kernels/pooling/grid_pool.cpp",
+    "kernels/values/rows.cpp",
+    "kernels/values/permute.cpp",
+    "kernels/product/peak.cpp",
     "kernels/kernel_table.cpp",
 )
 """Compiled once per instruction set."""
@@ -40,7 +50,11 @@ COMMON_SOURCES = (
     "operators/product.cpp",
     "operators/convolution.cpp",
     "operators/planes.cpp",
+    "operators/frozen_norm.cpp",
+    "operators/grid.cpp",
+    "operators/rows.cpp",
     "runtime/program.cpp",
+    "runtime/peak.cpp",
 )
 RUNTIME_LIBRARIES = ("executorch", "executorch_kernels_optimized", "executorch_threadpool")
 """Of the wheel, none of which needs torch."""
@@ -97,7 +111,7 @@ def build_library(cache_folder: Path | None = None) -> Path:
         objects = compile_objects(target, executorch_folder(), Path(scratch))
         unfinished = Path(scratch) / library.name
         runtime_folder = executorch_folder() / "lib"
-        _run(
+        run_compiler(
             target,
             ["-shared", *map(str, objects), "-o", str(unfinished)]
             # Even where no symbol is used: the runtime's own operators register themselves when their library loads.
@@ -112,24 +126,38 @@ def compile_objects(target: Target, executorch: Path, folder: Path) -> list[Path
     """Object files of the kernels and of their operators, compiled against the wheel unpacked at `executorch`."""
     include = executorch / "include"
     headers = [f"-isystem{include}", f"-isystem{include / 'executorch/runtime/core/portable_type/c10'}"]
-    objects, commands = [], []
-    for name in COMMON_SOURCES:
-        objects.append(_object(folder, name))
-        commands.append(
-            [*FLAGS, f"-I{SOURCE_FOLDER}", *headers, "-c", str(SOURCE_FOLDER / name), "-o", str(objects[-1])]
-        )
+    common = [
+        [*FLAGS, f"-I{SOURCE_FOLDER}", *headers, *_one_object(name, folder, name)] for name in COMMON_SOURCES
+    ]
+    return _compiled(target, [*common, *_kernel_commands(target, folder)])
+
+
+def compile_kernels(target: Target, folder: Path, *extra_flags: str) -> list[Path]:
+    """Object files of the kernels and of the choice between them, for programs without a runtime."""
+    dispatch = "kernels/dispatch.cpp"
+    choice = [*FLAGS, f"-I{SOURCE_FOLDER}", *_one_object(dispatch, folder, dispatch)]
+    return _compiled(
+        target, [[*command, *extra_flags] for command in (choice, *_kernel_commands(target, folder))]
+    )
+
+
+def _kernel_commands(target: Target, folder: Path) -> list[list[str]]:
+    commands = []
     for instruction_set, flags in target.instruction_sets:
         chosen = [*FLAGS, f"-I{SOURCE_FOLDER}", *KERNEL_FLAGS, *flags, f"-DFEDSS_ISA={instruction_set}"]
         for name in KERNEL_SOURCES:
-            objects.append(_object(folder, f"{name}.{instruction_set}"))
-            commands.append([*chosen, "-c", str(SOURCE_FOLDER / name), "-o", str(objects[-1])])
-    on_all_cores(lambda arguments: _run(target, arguments), commands)
-    return objects
+            commands.append([*chosen, *_one_object(name, folder, f"{name}.{instruction_set}")])
+    return commands
 
 
-def _object(folder: Path, name: str) -> Path:
+def _one_object(source: str, folder: Path, name: str) -> list[str]:
     """Kernels and operators of one family are files of the same name in two folders."""
-    return folder / f"{name.replace('/', '-')}.o"
+    return ["-c", str(SOURCE_FOLDER / source), "-o", str(folder / f"{name.replace('/', '-')}.o")]
+
+
+def _compiled(target: Target, commands: list[list[str]]) -> list[Path]:
+    on_all_cores(lambda arguments: run_compiler(target, arguments), commands)
+    return [Path(command[command.index("-o") + 1]) for command in commands]
 
 
 def on_all_cores(compile_one: Callable[[list[str]], None], commands: Sequence[list[str]]) -> None:
@@ -159,17 +187,20 @@ def executorch_folder() -> Path:
 
 def _fingerprint(target: Target) -> str:
     digest = hashlib.sha256()
-    digest.update(repr((target, FLAGS, KERNEL_FLAGS, importlib.metadata.version("executorch"))).encode())
+    sources = (KERNEL_SOURCES, COMMON_SOURCES)
+    digest.update(
+        repr((target, FLAGS, KERNEL_FLAGS, sources, importlib.metadata.version("executorch"))).encode()
+    )
     digest.update(str(executorch_folder()).encode())  # the library finds the runtime there
-    for source in sorted(
-        path for folder in SOURCE_FOLDERS for path in folder.iterdir() if path.suffix in (".h", ".cpp")
-    ):
-        digest.update(f"{source.parent.name}/{source.name}".encode())
-        digest.update(source.read_bytes())
+    for folder in SOURCE_FOLDERS:
+        for source in sorted(path for path in folder.rglob("*") if path.suffix in (".h", ".cpp")):
+            digest.update(f"{folder.name}/{source.relative_to(folder).as_posix()}".encode())
+            digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _run(target: Target, arguments: list[str]) -> None:
+def run_compiler(target: Target, arguments: list[str]) -> None:
+    """Calls the compiler; raises with what it says where it refuses."""
     compiler = shutil.which(target.compiler)
     if compiler is None:
         raise KernelBuildError(

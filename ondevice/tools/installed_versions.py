@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-TOOLS = ("torch", "executorch", "onnx", "onnxruntime", "onnxruntime-training-cpu", "numpy")
+TOOLS = (
+    "torch",
+    "executorch",
+    "onnx",
+    "onnxruntime",
+    "onnxruntime-training-cpu",
+    "numpy",
+    "timm",
+    "torchvision",
+)
 
 
 def installed_versions() -> dict[str, str]:

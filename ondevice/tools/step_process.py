@@ -52,6 +52,8 @@ class StepJob:
     width: int
     threads: int = 1
     seed: int = 0
+    trusted: str = ""
+    """The network from elsewhere whose code eager may run."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ class _Stepper:
         artifact = open_artifact(Path(job.artifact))
         self._channels_last = job.runtime == CHANNELS_LAST
         self._backend: Backend = open_backend(
-            artifact, "eager" if self._channels_last else job.runtime, job.threads
+            artifact, "eager" if self._channels_last else job.runtime, job.threads, job.trusted
         )
         self.load_ms = 1e3 * (time.perf_counter() - started)
         random = np.random.default_rng(job.seed)
@@ -236,7 +238,8 @@ def _made_up(spec: ArraySpec, sizes: Mapping[str, int], random: np.random.Genera
         return random.integers(0, sizes[rows_of(spec.positions_in)], shape)
     if spec.dtype == "float32":
         return random.standard_normal(shape, np.float32)
-    return random.integers(0, 256 if spec.dtype == "uint8" else 2, shape).astype(spec.dtype)
+    below = spec.below or (256 if spec.dtype == "uint8" else 2)
+    return random.integers(0, below, shape).astype(spec.dtype)
 
 
 def _channels_last(feature: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from server_sim.data.population import PopulationError, Progress, Records, write_population
+from server_sim.data.population import Progress, Records, write_population
+from server_sim.data.population_files import PopulationError
 
 COLUMNS = ("path", "user", "class", "split")
 

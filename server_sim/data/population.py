@@ -1,4 +1,4 @@
-"""A population: labelled images on disk, split among the clients that own them.
+"""A population: labelled examples on disk, split among the clients that own them.
 
 This module owns the data's on-disk format and is the only one that reads or writes it.  What a data set has to bring is
 one record per image (class, user, split) and a way to get the pixels: `write_population` sorts the records by user, so
@@ -8,23 +8,32 @@ any size at once.  `server_sim.data.glyphs.presets` and `server_sim.data.image_f
 Format version 1, a folder:
 
     manifest.json        names, counts, seed, recipe, and the size and sha256 of every array
-    client_images.npy    uint8 [N, C, H, W], the examples of client 0, then of client 1, ...
+    client_images.npy    uint8 [N, C, H, W], the examples of client 0, then of client 1, ...; or client_F.npy for every
+                         feature F that the manifest names (`server_sim.data.texts`: int64 tokens); or, where the manifest
+                         has `image_files`, bytes [N]: the paths of files, which stay where they are
+                         (`server_sim.data.image_files`)
     client_labels.npy    int64 [N]
     client_offsets.npy   int64 [num_clients + 1]: client k owns examples offsets[k] to offsets[k + 1]
-    test_images.npy      uint8 [M, C, H, W]
+    client_places.npy    (where the manifest has `places`) float64 [N, 2]: the latitude and longitude of an example
+    test_images.npy      uint8 [M, C, H, W], or test_F.npy
     test_labels.npy      int64 [M]
+    ATTRIBUTION.md       (where the data has authors to name) who made it, under which licences
     verified.json        (a memo, not data) the size and time of each file whose hash was found right
 
 Class ids: the classes that clients hold come first, so ids 0..num_classes-1 are exactly the columns of W.  A class that
 only the test split holds (retrieval: SOP's train and test classes are disjoint) has an id from num_classes upwards.
+
+A model has a row per class in the table `columns`; a data set may name other tables, with their numbers of rows.
 """
+
+from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,20 +42,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ondevice.contract.vocabulary import COLUMNS, IMAGES, ExampleSet, IntArray
-from server_sim.data.fingerprints import Memo, fingerprint, read_memo, write_memo
+from server_sim.data.fingerprints import fingerprint
+from server_sim.data.image_files import ImageFiles, open_image_files
+from server_sim.data.population_files import (
+    FORMAT_VERSION,
+    MANIFEST,
+    PopulationError,
+    array_names,
+    features_of,
+    load_array,
+    read_attribution,
+    read_manifest,
+    rename_to_new,
+    verify_files,
+    write_attribution,
+)
 
-FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
-VERIFIED = "verified.json"
-ARRAYS = ("client_images", "client_labels", "client_offsets", "test_images", "test_labels")
 EXAMPLES_PER_BLOCK = 512  # how many images are asked for at a time while writing
 
 ImagesOf = Callable[[IntArray], NDArray[np.uint8]]  # record numbers [B] -> their images [B, C, H, W]
 Progress = Callable[[int, int], None]  # (examples done, examples in total)
-
-
-class PopulationError(ValueError):
-    """A population's folder is missing, damaged or of another format."""
 
 
 @dataclass(frozen=True)
@@ -79,15 +94,35 @@ class Population:
         self.client_names: tuple[str, ...] = tuple(manifest["client_names"])
         self.client_ids = tuple(range(len(self.client_names)))
         self.recipe: dict[str, Any] = manifest["recipe"]
-        self.train = ExampleSet(
-            {IMAGES: arrays["client_images"]}, arrays["client_labels"]
-        )  # all clients' examples
-        self.test = ExampleSet({IMAGES: arrays["test_images"]}, arrays["test_labels"])
-        self.table_sizes = {COLUMNS: self.num_classes}
-        channels, height, width = arrays["client_images"].shape[1:]
-        self.image_shape: tuple[int, int, int] = (channels, height, width)
+        self.image_files: dict[str, Any] | None = manifest.get("image_files")
+        """Where the images lie that were not copied, and how they are cut."""
+        self.places: NDArray[np.float64] | None = arrays.get("client_places")
+        """[N, 2] latitude and longitude of every training example, where they are known"""
+
+        def examples_of(split: str) -> ExampleSet:
+            features = {name: arrays[f"{split}_{name}"] for name in features_of(manifest)}
+            if self.image_files is not None:
+                features[IMAGES] = open_image_files(features[IMAGES], self.image_files)
+            return ExampleSet(features, arrays[f"{split}_labels"])
+
+        # All clients' examples.
+        self.train = examples_of("client")
+        self.test = examples_of("test")
+        self.table_sizes: dict[str, int] = {COLUMNS: self.num_classes, **manifest.get("tables", {})}
+        self.attribution = read_attribution(directory)
         self._seed: int = manifest["seed"]
         self._offsets: IntArray = arrays["client_offsets"]
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+        if IMAGES not in self.train.features:
+            held = ", ".join(self.train.features)
+            raise PopulationError(
+                f"population {self.name} holds {held} and no images; choose a model of these"
+            )
+        channels, height, width = self.train.features[IMAGES].shape[1:]
+        return channels, height, width
 
     def num_examples(self, client_id: int) -> int:
         start, stop = self._bounds(client_id)
@@ -95,7 +130,10 @@ class Population:
 
     def client_examples(self, client_id: int) -> ExampleSet:
         start, stop = self._bounds(client_id)
-        features = {name: feature[start:stop] for name, feature in self.train.features.items()}
+        features = {
+            name: feature.part(start, stop) if isinstance(feature, ImageFiles) else feature[start:stop]
+            for name, feature in self.train.features.items()
+        }
         return ExampleSet(features, self.train.labels[start:stop])
 
     def private_seed(self, client_id: int) -> int:
@@ -124,17 +162,16 @@ def write_population(
     image_shape: tuple[int, int, int],
     seed: int,
     recipe: dict[str, Any],
+    attribution: str = "",
     progress: Progress | None = None,
 ) -> None:
     """Write a population of these records, asking `images_of` for their pixels block by block.
 
-    `recipe` says how the data came about and is stored as it is.  The folder appears complete or not at all.  Raises
-    FileExistsError when `directory` exists, also when another process finished it in the meantime.
+    `recipe` says how the data came about and is stored as it is, as is `attribution`.  The folder appears complete or not
+    at all.  Raises FileExistsError when `directory` exists, also when another process finished it in the meantime.
     """
     directory = Path(directory)
-    if directory.exists():
-        raise FileExistsError(f"{directory} exists; remove it first to write the population anew")
-    layout = _lay_out(records)
+    layout = lay_out(records)
     num_done = 0
 
     def checked_images_of(block: IntArray) -> NDArray[np.uint8]:
@@ -150,33 +187,86 @@ def write_population(
             progress(num_done, len(records.classes))
         return images
 
+    with unfinished(directory) as folder:
+        _save_images(folder, "client_images", layout.train, checked_images_of, image_shape)
+        _save_images(folder, "test_images", layout.test, checked_images_of, image_shape)
+        write_attribution(folder, attribution)
+        said = {"name": name, "image_shape": list(image_shape), "seed": seed, "recipe": recipe}
+        _finish(folder, layout, said)
+
+
+@contextmanager
+def unfinished(directory: Path) -> Iterator[Path]:
+    """A folder beside `directory` that becomes it at the end, whole or not at all."""
+    if directory.exists():
+        raise FileExistsError(f"{directory} exists; remove it first to write the population anew")
     directory.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    folder = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
     try:
-        _save(unfinished, "client_labels", layout.labels[layout.train])
-        _save(unfinished, "client_offsets", layout.offsets)
-        _save(unfinished, "test_labels", layout.labels[layout.test])
-        _save_images(unfinished, "client_images", layout.train, checked_images_of, image_shape)
-        _save_images(unfinished, "test_images", layout.test, checked_images_of, image_shape)
-        manifest = {
-            "format_version": FORMAT_VERSION,
+        yield folder
+        folder.chmod(0o755)  # mkdtemp makes folders private
+        rename_to_new(folder, directory)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # gone already when the rename succeeded
+
+
+def _finish(folder: Path, layout: Layout, said: dict[str, Any]) -> None:
+    """Labels and the manifest, beside the features that are there."""
+    _save(folder, "client_labels", layout.labels[layout.train])
+    _save(folder, "client_offsets", layout.offsets)
+    _save(folder, "test_labels", layout.labels[layout.test])
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        **said,
+        "num_classes": layout.num_classes,
+        "num_train_examples": len(layout.train),
+        "num_test_examples": len(layout.test),
+        "files": {f"{array}.npy": fingerprint(folder / f"{array}.npy") for array in array_names(said)},
+        "class_names": layout.class_names,
+        "client_names": layout.client_names,
+    }
+    text = json.dumps(manifest, indent=1, ensure_ascii=False)
+    (folder / MANIFEST).write_text(text, encoding="utf-8")
+
+
+def write_arrays(
+    directory: Path,
+    layout: Layout,
+    features: Mapping[str, NDArray[Any]],
+    *,
+    name: str,
+    seed: int,
+    recipe: dict[str, Any],
+    tables: Mapping[str, int] | None = None,
+    image_files: Mapping[str, Any] | None = None,
+    places: NDArray[np.float64] | None = None,
+) -> None:
+    """Write a population whose features, by record, are in memory: tokens, say.
+
+    `tables` are those that the data set names beside `columns`, with their numbers of rows.  With `image_files` the images
+    are paths, and this says where they lead.  `places` has a latitude and a longitude per record.
+    """
+    shapes = {
+        feature: {"dtype": str(values.dtype), "shape": list(values.shape[1:])}
+        for feature, values in features.items()
+    }
+    with unfinished(Path(directory)) as folder:
+        for feature, values in features.items():
+            _save(folder, f"client_{feature}", values[layout.train])
+            _save(folder, f"test_{feature}", values[layout.test])
+        said: dict[str, Any] = {
             "name": name,
-            "num_classes": layout.num_classes,
-            "num_train_examples": len(layout.train),
-            "num_test_examples": len(layout.test),
-            "image_shape": list(image_shape),
+            "features": shapes,
+            "tables": dict(tables or {}),
             "seed": seed,
             "recipe": recipe,
-            "files": {f"{array}.npy": fingerprint(unfinished / f"{array}.npy") for array in ARRAYS},
-            "class_names": layout.class_names,
-            "client_names": layout.client_names,
         }
-        text = json.dumps(manifest, indent=1, ensure_ascii=False)
-        (unfinished / MANIFEST).write_text(text, encoding="utf-8")
-        unfinished.chmod(0o755)  # mkdtemp makes folders private
-        _rename_to_new(unfinished, directory)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)  # gone already when the rename succeeded
+        if image_files is not None:
+            said["image_files"] = dict(image_files)
+        if places is not None:
+            said["places"] = True
+            _save(folder, "client_places", places[layout.train])
+        _finish(folder, layout, said)
 
 
 def open_population(directory: Path) -> Population:
@@ -186,22 +276,26 @@ def open_population(directory: Path) -> Population:
     processes that open the same population start at once.
     """
     directory = Path(directory)
-    manifest = _read_manifest(directory)
-    _verify_files(directory, manifest["files"])
-    shape = tuple(manifest["image_shape"])
+    manifest = read_manifest(directory)
+    verify_files(directory, manifest)
     num_train, num_test = manifest["num_train_examples"], manifest["num_test_examples"]
     arrays = {
-        "client_images": _load(directory, "client_images", np.uint8, (num_train, *shape)),
-        "client_labels": _load(directory, "client_labels", np.int64, (num_train,)),
-        "client_offsets": _load(directory, "client_offsets", np.int64, (len(manifest["client_names"]) + 1,)),
-        "test_images": _load(directory, "test_images", np.uint8, (num_test, *shape)),
-        "test_labels": _load(directory, "test_labels", np.int64, (num_test,)),
+        "client_labels": load_array(directory, "client_labels", "int64", (num_train,)),
+        "client_offsets": load_array(
+            directory, "client_offsets", "int64", (len(manifest["client_names"]) + 1,)
+        ),
+        "test_labels": load_array(directory, "test_labels", "int64", (num_test,)),
     }
+    if manifest.get("places"):
+        arrays["client_places"] = load_array(directory, "client_places", "float64", (num_train, 2))
+    for feature, (dtype, shape) in features_of(manifest).items():
+        for split, count in (("client", num_train), ("test", num_test)):
+            arrays[f"{split}_{feature}"] = load_array(directory, f"{split}_{feature}", dtype, (count, *shape))
     return Population(directory, manifest, arrays)
 
 
 @dataclass(frozen=True)
-class _Layout:
+class Layout:
     """Records by number: which class, which client, in which order on disk."""
 
     class_names: list[str]
@@ -213,7 +307,7 @@ class _Layout:
     offsets: IntArray  # [clients + 1] into train
 
 
-def _lay_out(records: Records) -> _Layout:
+def lay_out(records: Records) -> Layout:
     is_test = np.asarray(records.is_test, dtype=bool)
     train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
     users = [records.users[number] for number in train.tolist()]
@@ -223,7 +317,7 @@ def _lay_out(records: Records) -> _Layout:
     class_id = {class_name: number for number, class_name in enumerate(class_names)}
     client_id = {client_name: number for number, client_name in enumerate(client_names)}
     owners = np.array([client_id[user] for user in users], dtype=np.int64)
-    return _Layout(
+    return Layout(
         class_names,
         client_names,
         num_classes=len(train_classes),
@@ -234,7 +328,7 @@ def _lay_out(records: Records) -> _Layout:
     )
 
 
-def _save(directory: Path, array: str, values: IntArray) -> None:
+def _save(directory: Path, array: str, values: NDArray[Any]) -> None:
     np.save(directory / f"{array}.npy", values, allow_pickle=False)
 
 
@@ -248,93 +342,3 @@ def _save_images(
         block = rows[start : start + EXAMPLES_PER_BLOCK]
         images[start : start + len(block)] = images_of(block)
     images.flush()
-
-
-def _rename_to_new(source: Path, target: Path) -> None:
-    try:
-        source.rename(target)  # fails when the target is a folder with something in it
-    except OSError as error:
-        if target.exists():
-            raise FileExistsError(f"{target} was finished by another process; open that one") from error
-        raise
-
-
-def _read_manifest(directory: Path) -> dict[str, Any]:
-    path = directory / MANIFEST
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise PopulationError(f"{path} does not exist: {directory} is not a population's folder") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise PopulationError(f"{path} is not JSON ({error}); {_MAKE_ANEW.format(directory)}") from None
-    version = manifest.get("format_version") if isinstance(manifest, dict) else None
-    if version != FORMAT_VERSION:
-        raise PopulationError(
-            f"{path} has format version {version!r}, this program reads {FORMAT_VERSION}; "
-            + _MAKE_ANEW.format(directory)
-        )
-    for key, kind in _MANIFEST_KEYS.items():
-        if not isinstance(manifest.get(key), kind):
-            raise PopulationError(
-                f"{path} has {key} = {manifest.get(key)!r}, expected {kind.__name__}; "
-                + _MAKE_ANEW.format(directory)
-            )
-    return dict(manifest)
-
-
-_MAKE_ANEW = "delete the folder {} and make the data again"
-_MANIFEST_KEYS = {
-    "name": str,
-    "num_classes": int,
-    "num_train_examples": int,
-    "num_test_examples": int,
-    "image_shape": list,
-    "seed": int,
-    "recipe": dict,
-    "files": dict,
-    "class_names": list,
-    "client_names": list,
-}
-
-
-def _verify_files(directory: Path, expected: dict[str, dict[str, Any]]) -> None:
-    memo_path = directory / VERIFIED
-    memo = read_memo(memo_path)
-    found: Memo = {}
-    for array in ARRAYS:
-        path = directory / f"{array}.npy"
-        if path.name not in expected or not path.is_file():
-            raise PopulationError(f"{path} is missing; {_MAKE_ANEW.format(directory)}")
-        status, wanted = path.stat(), expected[path.name]
-        if status.st_size != wanted["bytes"]:
-            raise PopulationError(
-                f"{path} has {status.st_size} bytes, {MANIFEST} says {wanted['bytes']}; "
-                + _MAKE_ANEW.format(directory)
-            )
-        found[path.name] = [status.st_size, status.st_mtime_ns, wanted["sha256"]]
-        if memo.get(path.name) == found[path.name]:
-            continue
-        sha256 = fingerprint(path)["sha256"]
-        if sha256 != wanted["sha256"]:
-            raise PopulationError(
-                f"{path} has sha256 {sha256}, {MANIFEST} says {wanted['sha256']}; "
-                + _MAKE_ANEW.format(directory)
-            )
-    if found != memo and os.access(directory, os.W_OK):
-        write_memo(memo_path, found)
-
-
-def _load(directory: Path, array: str, dtype: type[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    path = directory / f"{array}.npy"
-    try:
-        values: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except ValueError as error:
-        raise PopulationError(
-            f"{path} is not an array file ({error}); {_MAKE_ANEW.format(directory)}"
-        ) from None
-    if values.dtype != dtype or values.shape != shape:
-        raise PopulationError(
-            f"{path} holds {values.dtype} {list(values.shape)}, {MANIFEST} says {np.dtype(dtype)} {list(shape)}; "
-            + _MAKE_ANEW.format(directory)
-        )
-    return values

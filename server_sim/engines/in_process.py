@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 
 from ondevice.contract.link import Answer, ClientFailure, Conversing, Link, Trace
 from ondevice.contract.vocabulary import RoundPlan
 from ondevice.contract.wire import WireError
+from ondevice.model.kept_memory import keep_freed_memory
 from ondevice.model.one_thread import one_thread
 from server_sim.engines import EngineSettings, OpenClients
 
@@ -16,6 +16,7 @@ from server_sim.engines import EngineSettings, OpenClients
 @contextmanager
 def open_in_process(open_clients: OpenClients, settings: EngineSettings) -> Iterator[Link]:  # noqa: ARG001
     """Whatever the settings: one client after the other, as long as each takes."""
+    keep_freed_memory()
     with one_thread():  # as in a worker process
         yield InProcessLink(open_clients())
 
@@ -34,7 +35,8 @@ class InProcessLink:
 
     def _converse(self, plan: RoundPlan, client_id: int, answer: Answer) -> bytes | ClientFailure:
         try:
-            return self._open_client(client_id).converse(plan, partial(answer, client_id))
+            client = self._open_client(client_id)
+            return client.converse(plan, lambda question: bytes(answer(client_id, question)))
         except WireError as error:
             return ClientFailure(f"bad message: {error}")
         except Exception as error:  # whatever goes wrong on a client must cost that client only

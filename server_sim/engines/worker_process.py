@@ -1,6 +1,6 @@
 """The worker's side of `server_sim.engines.workers`: a process that trains clients until the server is gone.
 
-A message to the server is one byte that says what it is, and the content: wire bytes, or a failure as JSON.
+The content of a message is wire bytes, a failure as JSON, or nothing.
 """
 
 from __future__ import annotations
@@ -10,51 +10,54 @@ import multiprocessing
 import os
 import signal
 import threading
-from multiprocessing.connection import Connection
-from typing import Any
 
 import torch
 
 from ondevice.contract import wire
 from ondevice.contract.link import ClientFailure, Trace
+from ondevice.model.kept_memory import keep_freed_memory
 from server_sim.engines import OpenClients
+from server_sim.engines.message_pipe import MessagePipe, PipeClosed
 
 READY, QUESTION, UPDATE, FAILURE = b"+", b"q", b"u", b"f"
-REFUSED = b""
-"""The server's answer to a bad question: no other answer is empty."""
+"""What a client's side says."""
+PLAN, ANSWER, REFUSED = b"p", b"a", b"-"
+"""What the server says; the last to a bad question."""
 
 
 class _Refused(Exception):
     """The server did not take a question: the conversation is over."""
 
 
-def work(pipe: Connection[Any, Any], open_clients: OpenClients) -> None:
+def work(pipe: MessagePipe, open_clients: OpenClients) -> None:
     """The worker process: conversations until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to act on
     threading.Thread(target=_end_with_the_server, daemon=True).start()
     torch.set_num_threads(1)
+    keep_freed_memory()
     clients = open_clients()
 
     def ask(question: bytes) -> bytes:
-        pipe.send_bytes(QUESTION + question)
-        answer = pipe.recv_bytes()
-        if answer == REFUSED:
+        pipe.send(QUESTION, question)
+        kind, answer = pipe.receive()
+        if kind == REFUSED:
             raise _Refused
         return answer
 
     try:
-        pipe.send_bytes(READY)
+        pipe.send(READY)
         while True:
-            envelope, plan = wire.plan_from_bytes(pipe.recv_bytes())
+            _, message = pipe.receive()
+            envelope, plan = wire.plan_from_bytes(message)
             try:
-                pipe.send_bytes(UPDATE + clients(envelope.client_id).converse(plan, ask))
-            except EOFError:
+                pipe.send(UPDATE, clients(envelope.client_id).converse(plan, ask))
+            except PipeClosed:
                 return
             except _Refused:
                 pass  # the server has dropped this client already, and knows why
             except Exception as error:  # whatever goes wrong on a client must cost that client only
-                pipe.send_bytes(FAILURE + failure_to_bytes(error))
-    except (EOFError, ConnectionError):
+                pipe.send(FAILURE, failure_to_bytes(error))
+    except PipeClosed:
         return
 
 

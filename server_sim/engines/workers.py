@@ -9,22 +9,24 @@ message, or that takes longer than a client may, is killed and replaced.  The se
 from __future__ import annotations
 
 import multiprocessing
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from types import TracebackType
-from typing import Any
 
 from ondevice.contract import wire
-from ondevice.contract.link import Answer, ClientFailure
+from ondevice.contract.link import Answer, ClientFailure, Pieces
 from ondevice.contract.ordered_window import OrderedWindow, Turn
 from ondevice.contract.vocabulary import RoundPlan
-from ondevice.contract.wire import MAX_MESSAGE_BYTES, Envelope, WireError
+from ondevice.contract.wire import Envelope, WireError
 from server_sim.engines import EngineSettings, OpenClients
+from server_sim.engines.deadlines import Deadlines
+from server_sim.engines.message_pipe import MessagePipe, PipeClosed
 from server_sim.engines.worker_process import (
+    ANSWER,
     FAILURE,
+    PLAN,
     QUESTION,
     READY,
     REFUSED,
@@ -50,6 +52,7 @@ class WorkerLink:
     def __init__(self, open_clients: OpenClients, num_workers: int, client_timeout: float) -> None:
         self._open_clients = open_clients
         self._client_timeout = client_timeout
+        self._deadlines = Deadlines()
         self._workers = [self._new_worker() for _ in range(num_workers)]
 
     def exchange(
@@ -58,23 +61,28 @@ class WorkerLink:
         window: OrderedWindow[bytes | ClientFailure] = OrderedWindow(client_ids, 2 * len(self._workers))
         try:
             while not window.is_done:
-                for index, worker in enumerate(self._workers):
-                    turn = window.start() if worker.turn is None else None
-                    if turn is not None and not self._start(index, turn, plan):
-                        window.finish(turn, ClientFailure("no worker process can be started for it"))
-                busy = {worker.pipe: worker for worker in self._workers if worker.turn is not None}
+                self._start_what_can(window, plan)
+                busy = {worker.pipe.fileno(): worker for worker in self._workers if worker.turn is not None}
                 for pipe in wait(list(busy)) if busy else ():
                     worker = busy[pipe]  # type: ignore[index]  # wait() is typed for sockets and handles as well
                     turn, outcome = worker.turn, worker.hear(answer)
                     if outcome is not None:
                         assert turn is not None
                         window.finish(turn, outcome)
+                # Before the updates are handed out: no worker waits while the server adds them.
+                self._start_what_can(window, plan)
                 yield from window.ready()
         finally:
             # Left early, as by Ctrl-C: what the others were asked for is not wanted, and must not answer the next round.
             for worker in self._workers:
                 if worker.turn is not None:
                     worker.close()
+
+    def _start_what_can(self, window: OrderedWindow[bytes | ClientFailure], plan: RoundPlan) -> None:
+        for index, worker in enumerate(self._workers):
+            turn = window.start() if worker.turn is None else None
+            if turn is not None and not self._start(index, turn, plan):
+                window.finish(turn, ClientFailure("no worker process can be started for it"))
 
     def _start(self, index: int, turn: Turn, plan: RoundPlan) -> bool:
         """Give a free worker its next client.  One that died while idle is replaced, and has cost nothing."""
@@ -85,11 +93,12 @@ class WorkerLink:
         return self._workers[index].start(turn, plan)
 
     def _new_worker(self) -> _Worker:
-        return _Worker(self._open_clients, self._client_timeout)
+        return _Worker(self._open_clients, self._client_timeout, self._deadlines)
 
     def close(self) -> None:
         for worker in self._workers:
             worker.close()
+        self._deadlines.close()
 
     def __enter__(self) -> WorkerLink:
         return self
@@ -103,11 +112,10 @@ class WorkerLink:
 class _Worker:
     """The server's end of one worker process."""
 
-    def __init__(self, open_clients: OpenClients, client_timeout: float) -> None:
+    def __init__(self, open_clients: OpenClients, client_timeout: float, deadlines: Deadlines) -> None:
         # spawn, not fork: torch's threads do not survive a fork
         context = multiprocessing.get_context("spawn")
-        self.pipe: Connection[Any, Any]
-        self.pipe, far_end = context.Pipe()
+        self.pipe, far_end = MessagePipe.pair()
         self._process: SpawnProcess = context.Process(target=work, args=(far_end, open_clients), daemon=True)
         self._process.start()
         far_end.close()
@@ -116,32 +124,31 @@ class _Worker:
         self._client_timeout = client_timeout
         self._is_ready = False
         self._has_asked = False
-        self._clock = _Clock(self._process)
+        self._deadlines = deadlines
 
     def start(self, turn: Turn, plan: RoundPlan) -> bool:
         """Begin a conversation; False if the worker is not there any more."""
-        if self.pipe.closed or not self._process.is_alive():
+        if self.pipe.is_closed or not self._process.is_alive():
             return False
         try:
-            self.pipe.send_bytes(wire.plan_to_bytes(Envelope(plan.round_index, turn.client_id), plan))
-        except OSError:
+            self.pipe.send(PLAN, wire.plan_to_bytes(Envelope(plan.round_index, turn.client_id), plan))
+        except PipeClosed:
             return False
         self.turn = turn
         self._has_asked = False
-        self._clock.start(self._client_timeout if self._is_ready else START_SECONDS)
+        self._deadlines.set(self._process, self._client_timeout if self._is_ready else START_SECONDS)
         return True
 
     def hear(self, answer: Answer) -> bytes | ClientFailure | None:
         """Take the worker's next message; the outcome of the conversation, or None while it goes on."""
         try:
-            # A worker that stops in the middle of a message does not hold the server for longer than the clock runs.
-            message = self.pipe.recv_bytes(MAX_MESSAGE_BYTES + 1)
-        except (EOFError, OSError):
+            # A worker that stops in the middle of a message does not hold the server beyond its deadline.
+            kind, content = self.pipe.receive()
+        except PipeClosed:
             return self._given_up()
-        kind, content = message[:1], message[1:]
         if kind == READY and not self._is_ready:
             self._is_ready = True
-            self._clock.start(self._client_timeout)
+            self._deadlines.set(self._process, self._client_timeout)
             return None
         if kind == QUESTION:
             return self._reply(content, answer)
@@ -159,23 +166,23 @@ class _Worker:
         try:
             reply = answer(self.turn.client_id, question)
         except WireError as error:
-            with suppress(OSError):  # a worker that is gone need not be told
-                self.pipe.send_bytes(REFUSED)
+            with suppress(PipeClosed):  # a worker that is gone need not be told
+                self.pipe.send(REFUSED)
             return self._finished(ClientFailure(f"bad message: {error}"))
         try:
-            self.pipe.send_bytes(reply)
-        except OSError:
+            self.pipe.send(ANSWER, *((reply.own, reply.shared) if isinstance(reply, Pieces) else (reply,)))
+        except PipeClosed:
             return self._given_up()
         return None
 
     def _finished(self, outcome: bytes | ClientFailure) -> bytes | ClientFailure:
-        self._clock.stop()
+        self._deadlines.lift(self._process)
         self.turn = None
         return outcome
 
     def _given_up(self) -> ClientFailure:
-        """The pipe is broken: the process died, or the clock has killed it."""
-        timed_out = self._clock.stop()
+        """The pipe is broken: the process died, or was killed at its deadline."""
+        timed_out = self._deadlines.lift(self._process)
         if not timed_out:
             self._process.join(_LAST_MOMENT)
         self.close()
@@ -189,43 +196,8 @@ class _Worker:
 
     def close(self) -> None:
         """The process ends, whatever it does at the moment; `start` will say that it is gone."""
-        self._clock.stop()
+        self._deadlines.lift(self._process)
         self.turn = None
         self.pipe.close()
         self._process.kill()
         self._process.join()
-
-
-class _Clock:
-    """Kills a process that takes too long.  That ends everything the server may be waiting for: a message that does not
-    come, one that comes by half, and one that the worker does not take."""
-
-    def __init__(self, process: SpawnProcess) -> None:
-        self._process = process
-        self._lock = threading.Lock()
-        self._timer: threading.Timer | None = None
-        self._rang = False
-
-    def start(self, seconds: float) -> None:
-        """From now on; what was running is stopped."""
-        self.stop()
-        timer = threading.Timer(seconds, lambda: self._ring(timer))
-        timer.daemon = True
-        with self._lock:
-            self._rang = False
-            self._timer = timer
-        timer.start()
-
-    def stop(self) -> bool:
-        """True if it has killed the process."""
-        with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            return self._rang
-
-    def _ring(self, timer: threading.Timer) -> None:
-        with self._lock:
-            if self._timer is timer:  # not stopped, nor started anew, at the last moment
-                self._rang = True
-                self._process.kill()

@@ -5,11 +5,14 @@
     metrics.jsonl       one line per round
     tracebacks.log      where the programs of clients raised errors, if they did: once per cause
     tensorboard/        the same numbers as TensorBoard events
+    memory/             what clients remember between rounds, where the experiment lets them
     state.safetensors   the server's state at the last save
+    tables/             rows and journal of a state whose tables are larger than memory (`server.store = "mapped"`)
     summary.json        written last: the run is complete
 
 A round's line is written before its state is saved.  After a kill the file may therefore be ahead of the state, never
-behind; `resume` cuts it back to the state's round.
+behind; `resume` cuts it back to the state's round.  A journal has its round before the line is written, and the line with
+it: what it is ahead is made up for when the run goes on.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from ondevice.contract.link import Trace
+from ondevice.contract.whole_file import replace_file, sync_folder
+from server_sim.engines.client_memories import ClientMemories
 from server_sim.experiment import ConfigurationError, Experiment
 
 # What may differ when a run is resumed: it does not change what a round brings.
@@ -44,6 +49,9 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.state_path = path / "state.safetensors"
+        self.tables_path = path / "tables"
+        self._metrics_path = path / "metrics.jsonl"
+        self.memories = ClientMemories(path / "memory")
         self._tensorboard: SummaryWriter | None = None
         self._lock: int | None = None
 
@@ -101,11 +109,11 @@ class RunDirectory:
         self.check_same_settings(experiment)
         (self.path / "summary.json").unlink(missing_ok=True)  # of fewer rounds, if it was complete before
         write_json(self.path / "experiment.json", experiment.model_dump(mode="json"))
+        self.memories.cut_back(round_index)
         if not (self.path / "versions.json").exists():  # killed as it began
             write_json(self.path / "versions.json", _versions())
         kept = [line for line in self.metrics() if line["round"] < round_index]
-        text = "".join(json.dumps(line) + "\n" for line in kept)
-        _replace_text(self.path / "metrics.jsonl", text)
+        replace_file(self._metrics_path, [(json.dumps(line) + "\n").encode() for line in kept])
         self._tensorboard = SummaryWriter(str(self.path / "tensorboard"), purge_step=round_index)
 
     def holds_run(self) -> bool:
@@ -125,9 +133,14 @@ class RunDirectory:
         return read_json(path) if path.exists() else None
 
     def record(self, line: dict[str, Any]) -> None:
-        """Append one round's numbers."""
-        with (self.path / "metrics.jsonl").open("a") as file:
+        """Append one round's numbers; they are on the disk on return."""
+        is_new = not self._metrics_path.exists()
+        with self._metrics_path.open("a") as file:
             file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            sync_folder(self.path)
         if self._tensorboard is None:
             self._tensorboard = SummaryWriter(str(self.path / "tensorboard"))
         for name, value in line.items():
@@ -145,12 +158,10 @@ class RunDirectory:
 
     def metrics(self) -> list[dict[str, Any]]:
         """All complete lines; a kill may have cut the last one short."""
-        path = self.path / "metrics.jsonl"
-        if not path.exists():
+        if not self._metrics_path.exists():
             return []
-        return [
-            json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")
-        ]
+        lines = self._metrics_path.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def finish(self, summary: dict[str, Any]) -> None:
         write_json(self.path / "summary.json", summary)
@@ -167,17 +178,11 @@ class RunDirectory:
 
 def write_json(path: Path, content: Any) -> None:
     """Whole or not at all."""
-    _replace_text(path, json.dumps(content, indent=2) + "\n")
+    replace_file(path, [(json.dumps(content, indent=2) + "\n").encode()])
 
 
 def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
-
-
-def _replace_text(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
 
 
 def _versions() -> dict[str, str]:

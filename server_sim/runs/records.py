@@ -36,6 +36,8 @@ class RoundRecord:
     """Top-1 accuracy or MAP@R, where it was evaluated."""
     num_updates: int
     mean_width: float
+    most_examples: int
+    """Of the round's largest client; 0 in runs of version 1, which did not keep it."""
     bytes_down: float
     """Per client, as all bytes here."""
     bytes_up: float
@@ -72,8 +74,9 @@ class RunRecord:
 
     @property
     def full_softmax_bytes(self) -> float | None:
-        """What down and up would take per client and round if they carried all n columns: their numbers, without ids."""
-        if self.num_classes is None or self.experiment.scheme.sampler() is None:
+        """What down and up would take per client and round if they carried all n columns: their numbers, without ids.
+        None of a run without clients, or whose classes are no rows."""
+        if self.num_classes is None or not self.mean(lambda line: line.mean_width):
             return None
         model = self.experiment.model
         both_ways = (self.experiment.server.slice_transforms, self.experiment.client.transforms)
@@ -210,6 +213,7 @@ def round_record(line: dict[str, Any], experiment: Experiment) -> RoundRecord:
         score=line.get(experiment.evaluation.metric),
         num_updates=updates,
         mean_width=float(line.get("mean_width", 0)),
+        most_examples=int(line.get("most_examples", 0)),
         bytes_down=line["bytes_down"] / updates if updates else 0.0,
         bytes_up=line["bytes_up"] / updates if updates else 0.0,
         dropped=dict(line.get("dropped", {})),

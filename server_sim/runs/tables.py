@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from server_sim.experiment import ConfigurationError, Experiment
+from server_sim.table_settings import TableRow
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,7 @@ class TableRun:
     @property
     def name(self) -> str:
         """Its folder under the table's."""
-        width = "" if self.num_negatives is None else f"-{self.num_negatives}"
-        return f"{self.label.lower()}{width}/seed-{self.seed}"
+        return f"{row_folder(self.label, self.num_negatives)}/seed-{self.seed}"
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,16 @@ class TableCell:
     bytes_down_per_client: float
     bytes_up_per_client: float
 
+    @property
+    def folder(self) -> str:
+        """Of its runs, under the table's."""
+        return row_folder(self.label, self.num_negatives)
+
+
+def row_folder(label: str, num_negatives: int | None) -> str:
+    width = "" if num_negatives is None else f"-{num_negatives}"
+    return f"{label.lower()}{width}"
+
 
 def table_runs(experiment: Experiment) -> list[TableRun]:
     """Every run, seed by seed, so that a whole table of one seed is there first."""
@@ -50,12 +61,21 @@ def table_runs(experiment: Experiment) -> list[TableRun]:
     runs = []
     for seed in table.seeds:
         for row in table.rows:
-            for num_negatives in row.num_negatives or (None,):
-                changes: dict[str, Any] = {**row.override, "seed": seed, "table": None}
-                if num_negatives is not None:
-                    changes["scheme.num_negatives"] = num_negatives
-                runs.append(TableRun(row.label, num_negatives, seed, experiment.overridden(changes)))
+            for label, varied in _variations(row):
+                for num_negatives in row.num_negatives or (None,):
+                    changes: dict[str, Any] = {**row.override, **varied, "seed": seed, "table": None}
+                    if num_negatives is not None:
+                        changes["scheme.num_negatives"] = num_negatives
+                    runs.append(TableRun(label, num_negatives, seed, experiment.overridden(changes)))
     return runs
+
+
+def _variations(row: TableRow) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every point of the row's grid, with its values in its label; the row itself where nothing varies."""
+    for values in itertools.product(*row.vary.values()):
+        varied = dict(zip(row.vary, values, strict=True))
+        parts = [f"{name.rpartition('.')[2]} {value}" for name, value in varied.items()]
+        yield ", ".join([row.label, *parts]), varied
 
 
 def table_cells(results: Iterable[tuple[TableRun, dict[str, Any]]]) -> list[TableCell]:

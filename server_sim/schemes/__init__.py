@@ -12,8 +12,13 @@ from pydantic_core import PydanticCustomError
 
 from server_sim.experiment_fields import STATED, explain
 from server_sim.schemes.centralized import Centralized
+from server_sim.schemes.fedavg_labels import FedAvgLabels
+from server_sim.schemes.fedaws import FedAwS
+from server_sim.schemes.fedmlh import FedMLH
 from server_sim.schemes.fedss import FedSS
+from server_sim.schemes.fedss_words import FedSSWords
 from server_sim.schemes.full_softmax import FullSoftmax
+from server_sim.schemes.nearest import Nearest
 from server_sim.schemes.negatives_only import NegativesOnly
 from server_sim.schemes.positives_only import PositivesOnly
 from server_sim.schemes.scheme import RoundContext, Scheme
@@ -22,9 +27,14 @@ __all__ = ["SCHEMES", "RoundContext", "Scheme", "scheme_from"]
 
 SCHEMES: dict[str, type[Scheme]] = {
     "fedss": FedSS,
+    "fedss_words": FedSSWords,
     "negatives_only": NegativesOnly,
     "positives_only": PositivesOnly,
+    "fedaws": FedAwS,
+    "nearest": Nearest,
     "full_softmax": FullSoftmax,
+    "fedmlh": FedMLH,
+    "fedavg_labels": FedAvgLabels,
     "centralized": Centralized,
 }
 

@@ -11,8 +11,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ondevice.client.local_training import LocalSgd, micro_batches
+from ondevice.contract.lazy_features import announced, in_round
 from ondevice.contract.step_signature import LOSS, gradient_of
-from ondevice.contract.vocabulary import IntArray
+from ondevice.contract.vocabulary import IntArray, RowSample
 from server_sim.schemes.scheme import RoundContext, Scheme
 
 
@@ -30,13 +31,14 @@ class Centralized(Scheme):
 def train_centrally(context: RoundContext) -> float:
     """One round's worth of SGD, whose result the state adopts; returns the mean loss.  Velocity starts anew every round."""
     experiment, state, backend = context.experiment, context.state, context.backend
-    training, examples = experiment.client.local_training, context.population.train
+    training = experiment.client.local_training
+    examples = in_round(context.population.train, experiment.seed, state.round_index)
     sizes = [context.population.num_examples(client_id) for client_id in context.population.client_ids]
     examples_per_round = round(experiment.server.clients_per_round * float(np.mean(sizes)))
     weights = {name: np.array(value) for name, value in state.dense.items()}
     weights |= {name: table.read_all(state.round_index) for name, table in state.tables.items()}
     # Every row is there: nothing to correct.
-    every_row = {table: np.arange(len(weights[table])) for table in state.tables}
+    every_row = RowSample({table: np.arange(len(weights[table])) for table in state.tables}, {})
     sides = {
         spec.name: np.zeros(len(weights[str(spec.shape[0]).removeprefix("rows:")]), np.float32)
         for spec in backend.signature.of_role("side")
@@ -46,8 +48,8 @@ def train_centrally(context: RoundContext) -> float:
         state.round_index * examples_per_round, examples_per_round, len(examples), experiment.seed
     )
     total_loss = 0.0
-    for start in range(0, len(order), training.batch_size):
-        batch = order[start : start + training.batch_size]
+    starts = range(0, len(order), training.batch_size)
+    for batch in announced(examples, (order[start : start + training.batch_size] for start in starts)):
         mean = np.full(len(batch), np.float32(1 / len(batch)))
         for piece in micro_batches(backend.signature, examples, batch, mean, every_row, backend.micro_batch):
             result = backend.step({**weights, **sides, **piece})

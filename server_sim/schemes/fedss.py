@@ -7,10 +7,10 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from ondevice.contract.choice import Choice
-from server_sim.schemes.scheme import Scheme
+from server_sim.schemes.client_scheme import ClientScheme
 
 
-class FedSS(Scheme):
+class FedSS(ClientScheme):
     label: ClassVar[str] = "FedSS"
     name: Literal["fedss"] = "fedss"
     num_negatives: int = Field(80, ge=0, description="|N_k|, drawn anew for every client and round.")
@@ -19,5 +19,5 @@ class FedSS(Scheme):
         return Choice("uniform_negatives", {"num_negatives": self.num_negatives})
 
     @property
-    def title(self) -> str:
+    def method(self) -> str:
         return f"{self.label} {self.num_negatives}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from ondevice.contract.choice import Choice
-from server_sim.schemes.scheme import Scheme
+from server_sim.schemes.client_scheme import ClientScheme
 
 
-class FullSoftmax(Scheme):
+class FullSoftmax(ClientScheme):
     label: ClassVar[str] = "FullSoftmax"
     name: Literal["full_softmax"] = "full_softmax"
 

@@ -7,10 +7,10 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from ondevice.contract.choice import Choice
-from server_sim.schemes.scheme import Scheme
+from server_sim.schemes.client_scheme import ClientScheme
 
 
-class NegativesOnly(Scheme):
+class NegativesOnly(ClientScheme):
     label: ClassVar[str] = "NegOnly"
     name: Literal["negatives_only"] = "negatives_only"
     num_negatives: int = Field(80, ge=0, description="|N_k|, drawn anew for every client and round.")
@@ -19,5 +19,5 @@ class NegativesOnly(Scheme):
         return Choice("uniform_negatives", {"num_negatives": self.num_negatives, "exclude_positives": True})
 
     @property
-    def title(self) -> str:
+    def method(self) -> str:
         return f"{self.label} {self.num_negatives}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from ondevice.contract.choice import Choice
-from server_sim.schemes.scheme import Scheme
+from server_sim.schemes.client_scheme import ClientScheme
 
 
-class PositivesOnly(Scheme):
+class PositivesOnly(ClientScheme):
     label: ClassVar[str] = "PosOnly"
     name: Literal["positives_only"] = "positives_only"
 

@@ -16,9 +16,12 @@ from ondevice.contract.choice import Choice
 
 if TYPE_CHECKING:
     from ondevice.backends import Backend
+    from ondevice.contract.vocabulary import StepSpec
     from server_sim.data.population import Population
     from server_sim.experiment import Experiment
     from server_sim.server.aggregation import AggregatedUpdate
+    from server_sim.server.client_selection import Selection
+    from server_sim.server.row_index import RowIndex
     from server_sim.server.state import ServerState, SideTable
 
 
@@ -44,8 +47,9 @@ class Scheme(BaseModel):
     """Its name in tables and figures."""
     name: str = Field(
         "fedss",
-        description="What the federation does: `fedss`, `negatives_only`, `positives_only`, `full_softmax` or "
-        "`centralized`.  The settings of a scheme stand beside its name.",
+        description="What the federation does: `fedss`, `fedss_words`, `negatives_only`, `positives_only`, `fedaws`, "
+        "`nearest`, `full_softmax`, `fedmlh`, `fedavg_labels` or `centralized`.  The settings of a scheme stand beside its "
+        "name.",
     )
 
     @staticmethod
@@ -54,6 +58,9 @@ class Scheme(BaseModel):
         from server_sim.schemes import SCHEMES  # which imports this file
 
         return tuple(SCHEMES.values())
+
+    def check_installed(self) -> None:
+        """ValueError where this machine lacks what the scheme needs."""
 
     @abstractmethod
     def sampler(self) -> Choice | None:
@@ -67,6 +74,19 @@ class Scheme(BaseModel):
         """What clients are told of the rows they hold, beside the model."""
         return {}
 
+    def shaped(self, spec: StepSpec, population: Population) -> StepSpec:  # noqa: ARG002
+        """The step that the experiment's model asks for, where the scheme has a say in its outputs."""
+        return spec
+
+    @property
+    def selection(self) -> Selection:
+        """How clients are chosen where an experiment leaves it to the scheme."""
+        return "uniform"
+
+    def most_examples(self, largest_client: int) -> int:
+        """The most examples that an honest client can train on, given what the largest of them holds."""
+        return largest_client
+
     def play(self, context: RoundContext) -> dict[str, Any]:
         """One round, from choosing clients to the new state."""
         return context.federated_round()
@@ -74,6 +94,10 @@ class Scheme(BaseModel):
     def before_apply(self, mean: AggregatedUpdate, state: ServerState) -> AggregatedUpdate:  # noqa: ARG002
         """The server's say between the mean and the optimizer."""
         return mean
+
+    def open_index(self, state: ServerState) -> RowIndex | None:  # noqa: ARG002
+        """What answers clients that look rows up before they ask for them; None where none do."""
+        return None
 
     @property
     def title(self) -> str:

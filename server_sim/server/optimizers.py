@@ -85,22 +85,20 @@ class FedAvgM:
 
     def drift(self, weights: FloatArray, moments: Sequence[FloatArray], rounds: IntArray) -> None:
         (velocity,) = moments
-        weights += self._travel.take(rounds, mode="clip")[:, None] * velocity
+        weights += self.travel.take(rounds, mode="clip")[:, None] * velocity
 
     def fade(self, moments: Sequence[FloatArray], rounds: IntArray) -> None:
         (velocity,) = moments
-        velocity *= self._decay.take(rounds, mode="clip")[:, None]
+        velocity *= self.decay.take(rounds, mode="clip")[:, None]
 
     @cached_property
-    def _decay(self) -> FloatArray:
-        """β^s for every s until it is 0 in float32: looked up, because powers would cost more than moving the row."""
-        longest = math.ceil(math.log(1e-46) / math.log(self.momentum)) if self.momentum else 1
-        return np.power(self.momentum, np.arange(longest + 1, dtype=np.float64)).astype(np.float32)
+    def decay(self) -> FloatArray:
+        return _decay(self.momentum)
 
     @cached_property
-    def _travel(self) -> FloatArray:
-        """γ (β + ... + β^s) for every s of `_decay`."""
-        powers = np.power(self.momentum, np.arange(len(self._decay), dtype=np.float64))
+    def travel(self) -> FloatArray:
+        """γ (β + ... + β^s) for every s of `decay`."""
+        powers = np.power(self.momentum, np.arange(len(self.decay), dtype=np.float64))
         return (self.learning_rate * self.momentum * (1 - powers) / (1 - self.momentum)).astype(np.float32)
 
 
@@ -125,18 +123,42 @@ class FedAdam:
 
     def drift(self, weights: FloatArray, moments: Sequence[FloatArray], rounds: IntArray) -> None:
         first, second = moments
-        worthwhile = math.ceil(math.log(_NEGLIGIBLE) / math.log(self.momentum)) if self.momentum else 0
-        played = np.minimum(rounds, worthwhile)
+        decays = list(zip(*self.step_decays, strict=True))
+        played = np.minimum(rounds, len(decays))
         for step in range(int(played.max(initial=0))):
             moving = np.flatnonzero(played > step)
-            first_now = first[moving] * np.float32(self.momentum ** (step + 1))
-            second_now = second[moving] * np.float32(self.second_momentum ** (step + 1))
+            decay, second_decay = decays[step]
+            first_now = first[moving] * decay
+            second_now = second[moving] * second_decay
             weights[moving] += (
                 np.float32(self.learning_rate) * first_now / (np.sqrt(second_now) + np.float32(self.tau))
             )
 
     def fade(self, moments: Sequence[FloatArray], rounds: IntArray) -> None:
         first, second = moments
-        whole = rounds.astype(np.float64)
-        first *= np.power(self.momentum, whole).astype(np.float32)[:, None]
-        second *= np.power(self.second_momentum, whole).astype(np.float32)[:, None]
+        first *= self.decay.take(rounds, mode="clip")[:, None]
+        second *= self.second_decay.take(rounds, mode="clip")[:, None]
+
+    @cached_property
+    def decay(self) -> FloatArray:
+        return _decay(self.momentum)
+
+    @cached_property
+    def second_decay(self) -> FloatArray:
+        return _decay(self.second_momentum)
+
+    @cached_property
+    def step_decays(self) -> tuple[FloatArray, FloatArray]:
+        """β₁^s and β₂^s for s = 1 ... as long as a round without a difference still moves a weight."""
+        worthwhile = math.ceil(math.log(_NEGLIGIBLE) / math.log(self.momentum)) if self.momentum else 0
+        first, second = (
+            np.array([momentum ** (step + 1) for step in range(worthwhile)], np.float32)
+            for momentum in (self.momentum, self.second_momentum)
+        )
+        return first, second
+
+
+def _decay(momentum: float) -> FloatArray:
+    """β^s for every s until it is 0 in float32: looked up, because powers would cost more than moving the row."""
+    longest = math.ceil(math.log(1e-46) / math.log(momentum)) if momentum else 1
+    return np.power(momentum, np.arange(longest + 1, dtype=np.float64)).astype(np.float32)

@@ -3,19 +3,23 @@
 A paper column is a row here, so a slice is a gather of contiguous rows.  A row is brought up to date lazily: the store
 remembers the round at whose start it is right.  Reading it in round t first lets it drift through the rounds since then, in
 which nobody sampled it (`server_sim.server.optimizers`), exactly as if it had been updated with g = 0 every round.  Reading
-changes nothing: only `apply` writes, and only the rows it is given.
+changes nothing: only `apply` and `adopt` write, and `apply` only the rows it is given.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 
 from ondevice.contract.vocabulary import FloatArray, IntArray
 from server_sim.server.optimizers import ServerOptimizer
-from server_sim.server.stores import STORES, RowStore
+from server_sim.server.row_loop import row_loop
+from server_sim.server.stores import RowStore
+from server_sim.server.stores.memory import MemoryStore
 
-_BLOCK = 512
-"""Rows updated at a time: what is gathered, changed and scattered stays in the processor's cache."""
+_BLOCK = 8192
+"""Rows read at a time by those who want all of them."""
 
 
 class RowTable:
@@ -24,12 +28,12 @@ class RowTable:
     def __init__(self, optimizer: ServerOptimizer, store: RowStore) -> None:
         self.optimizer = optimizer
         self.store = store
+        self._loop = row_loop(optimizer)
 
     @staticmethod
-    def fresh(optimizer: ServerOptimizer, weights: FloatArray, store: str = "memory") -> RowTable:
-        """A table at round 0, in the store of that name."""
-        moments = [np.full_like(weights, value) for value in optimizer.initial_moments]
-        return RowTable(optimizer, STORES[store](weights, moments, np.zeros(len(weights), np.int64)))
+    def fresh(optimizer: ServerOptimizer, weights: FloatArray) -> RowTable:
+        """A table at round 0, in memory; the weights become its own."""
+        return RowTable(optimizer, MemoryStore(weights, optimizer.initial_moments))
 
     @property
     def num_rows(self) -> int:
@@ -41,25 +45,33 @@ class RowTable:
 
     def read(self, ids: IntArray, round_index: int) -> FloatArray:
         """The rows as they stand at the start of the round, [s, d]; a copy."""
-        weights, _, _ = self._drifted(ids, round_index)
-        return weights
+        opened = self.store.open(ids)
+        return self._loop.read(opened.records, opened.current_at, opened.places, round_index)
+
+    def stored(self, ids: IntArray) -> FloatArray:
+        """The rows as they were last written, [s, d]; a copy."""
+        opened = self.store.open(ids)
+        return opened.records[opened.places, : self.dim]
+
+    def blocks(self, round_index: int) -> Iterator[FloatArray]:
+        """The whole table as `read` gives it, some rows at a time: what it takes grows with n in time, not in memory."""
+        for start in range(0, self.num_rows, _BLOCK):
+            yield self.read(np.arange(start, min(start + _BLOCK, self.num_rows)), round_index)
 
     def read_all(self, round_index: int) -> FloatArray:
-        """The whole table, for evaluation: the one operation whose cost grows with n."""
+        """The whole table at once."""
         return self.read(np.arange(self.num_rows), round_index)
 
     def apply(self, ids: IntArray, delta: FloatArray, round_index: int) -> None:
         """Finish round `round_index` for the rows that were touched in it: distinct ids in any order, delta [k, d]."""
-        for start in range(0, len(ids), _BLOCK):
-            block = ids[start : start + _BLOCK]
-            weights, moments, rounds_missed = self._drifted(block, round_index)
-            self.optimizer.fade(moments, rounds_missed)
-            self.optimizer.update(weights, moments, delta[start : start + _BLOCK])
-            self.store.scatter(block, weights, moments, round_index + 1)
+        opened = self.store.open(ids)
+        self._loop.apply(opened.records, opened.current_at, opened.places, delta, round_index)
+        self.store.wrote(ids, opened)
 
-    def _drifted(self, ids: IntArray, round_index: int) -> tuple[FloatArray, list[FloatArray], IntArray]:
-        """The rows where they are now, their moments as stored, and how many rounds those are behind."""
-        weights, moments, current_at = self.store.gather(ids)
-        rounds_missed = round_index - current_at
-        self.optimizer.drift(weights, moments, rounds_missed)
-        return weights, moments, rounds_missed
+    def adopt(self, weights: FloatArray, round_index: int) -> None:
+        """Every row anew, right at the start of that round; moments are left as they are."""
+        ids = np.arange(self.num_rows)
+        opened = self.store.open(ids)
+        opened.records[opened.places, : self.dim] = weights
+        opened.current_at[opened.places] = round_index
+        self.store.wrote(ids, opened)

@@ -11,10 +11,12 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 
 from ondevice.contract import safetensors_file
+from ondevice.contract.flat_parameters import FlatParameters
 from ondevice.contract.safetensors_file import Array, Bfloat16, SafetensorsError
 from ondevice.contract.vocabulary import FloatArray, IntArray, ModelSlice, Rows
 from ondevice.contract.wire import Expected
@@ -44,8 +46,9 @@ class ServerState:
 
     round_index: int
     optimizer: ServerOptimizer
-    dense: dict[str, FloatArray]
-    dense_moments: dict[str, list[FloatArray]]
+    dense: FlatParameters
+    dense_moments: list[FlatParameters]
+    """As many as the optimizer keeps."""
     tables: dict[str, RowTable]
 
     @staticmethod
@@ -53,15 +56,19 @@ class ServerState:
         optimizer: ServerOptimizer,
         dense: Mapping[str, FloatArray],
         tables: Mapping[str, FloatArray],
-        store: str = "memory",
     ) -> ServerState:
-        """The start of Algorithm 1 (line 1).  The arrays become the state's own."""
-        moments = {
-            name: [np.full_like(value, fill) for fill in optimizer.initial_moments]
-            for name, value in dense.items()
-        }
-        rows = {name: RowTable.fresh(optimizer, weights, store) for name, weights in tables.items()}
-        return ServerState(0, optimizer, dict(dense), moments, rows)
+        """The start of Algorithm 1 (line 1), in memory.  The dense arrays are copied, the tables become the state's own."""
+        rows = {name: RowTable.fresh(optimizer, weights) for name, weights in tables.items()}
+        return ServerState.of_tables(optimizer, dense, rows)
+
+    @classmethod
+    def of_tables(
+        cls, optimizer: ServerOptimizer, dense: Mapping[str, FloatArray], tables: Mapping[str, RowTable]
+    ) -> Self:
+        """The same on any stores."""
+        parameters = FlatParameters.copied(dense)
+        moments = [FlatParameters.filled(fill, parameters.shapes) for fill in optimizer.initial_moments]
+        return cls(0, optimizer, parameters, moments, dict(tables))
 
     @property
     def table_sizes(self) -> dict[str, int]:
@@ -70,7 +77,7 @@ class ServerState:
     def expected_update(self) -> Expected:
         """What a client's update must look like."""
         return Expected(
-            {name: value.shape for name, value in self.dense.items()},
+            self.dense.shapes,
             self.table_sizes,
             {name: table.dim for name, table in self.tables.items()},
         )
@@ -79,17 +86,18 @@ class ServerState:
         self, ids: Mapping[str, IntArray], sides: Mapping[str, SideTable] | None = None
     ) -> ModelSlice:
         """(φ, W_S): Algorithm 1, line 7; with the entries of side tables that belong to the rows."""
-        rows = {
-            name: Rows(ids[name], table.read(ids[name], self.round_index))
-            for name, table in self.tables.items()
-        }
+        rows = {name: self.rows(name, ids[name]) for name in self.tables}
         entries = {name: side.values[ids[side.table]] for name, side in (sides or {}).items()}
         return ModelSlice(self.dense, rows, entries)
 
+    def rows(self, table: str, ids: IntArray) -> Rows:
+        """Some rows of a table as they stand in this round."""
+        return Rows(ids, self.tables[table].read(ids, self.round_index))
+
     def apply(self, update: AggregatedUpdate) -> None:
         """θ_t -> θ_{t+1}: Algorithm 1, line 13."""
-        for name, value in self.dense.items():
-            self.optimizer.update(value, self.dense_moments[name], update.dense[name])
+        mean = FlatParameters.of(update.dense, self.dense.shapes)
+        self.optimizer.update(self.dense.flat, [moment.flat for moment in self.dense_moments], mean.flat)
         for name, table in self.tables.items():
             table.apply(update.tables[name].ids, update.tables[name].delta, self.round_index)
         self.round_index += 1
@@ -107,7 +115,24 @@ class ServerState:
             value[...] = weights[name]
         self.round_index += 1
         for name, table in self.tables.items():
-            table.store.scatter(np.arange(table.num_rows), weights[name], [], self.round_index)
+            table.adopt(weights[name], self.round_index)
+
+    def begin(self, path: Path) -> None:
+        """The start of a run that will be saved under this name."""
+
+    def commit(self, line: Mapping[str, Any]) -> None:
+        """A round is done, and this is its line: whoever keeps rounds one by one keeps this one now."""
+
+    def is_due(self, save_every: int) -> bool:
+        """Whether it is time to be saved."""
+        return self.round_index % save_every == 0
+
+    def last_line(self) -> dict[str, Any] | None:
+        """The line of the round before this one, if it is kept with the state."""
+        return None
+
+    def close(self) -> None:
+        """No more rounds."""
 
     def save(self, path: Path) -> None:
         """Replaces the state saved before, unless this one is spoilt: then that one is kept, and StateError raised."""
@@ -142,7 +167,7 @@ class ServerState:
                 )
         round_index = int(saved["round_index"][0])
         for name in fresh.tables:
-            current_at = saved[f"table.{name}.current_at"]
+            current_at = saved.get(f"table.{name}.current_at", np.zeros(1, np.int64))
             if round_index < 0 or current_at.min() < 0 or current_at.max() > round_index:
                 raise StateError(
                     f"{path} is at round {round_index}, and the rows of {name} at rounds {current_at.min()} to "
@@ -160,9 +185,9 @@ class ServerState:
             tensors |= {f"table.{table_name}.{part}": array for part, array in table.store.arrays().items()}
         for name, value in self.dense.items():
             tensors[f"dense.{name}"] = value
-        for name, moments in self.dense_moments.items():
-            for index, moment in enumerate(moments):
-                tensors[f"moment{index}.{name}"] = moment
+        for name in self.dense:
+            for index, moment in enumerate(self.dense_moments):
+                tensors[f"moment{index}.{name}"] = moment[name]
         return tensors
 
 
@@ -189,5 +214,6 @@ def _digest(tensors: Mapping[str, Array]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(f"{name} {tensors[name].dtype} {tensors[name].shape}\n".encode())
-        digest.update(np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8).data)
+        for block in safetensors_file.byte_blocks(tensors[name]):
+            digest.update(block)
     return digest.hexdigest()

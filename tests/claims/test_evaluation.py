@@ -5,20 +5,33 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from server_sim.metrics.evaluation import map_at_r, top1_accuracy
+from ondevice.contract.vocabulary import LogitKind
+from server_sim.metrics.map_at_r import map_at_r
+from server_sim.metrics.top1 import top1_accuracy
 
 
 def test_top1_picks_the_nearest_direction_under_cosine_and_the_largest_sum_under_dot() -> None:
     embeddings = np.array([[1, 0], [0, 1], [1, 1]], np.float32)
     labels = np.array([0, 1, 1])
     columns = np.array([[10, 0], [0, 1]], np.float32)  # long, but length does not count under cosine
-    assert top1_accuracy(embeddings, labels, columns, "cosine") == pytest.approx(
+    assert top1_accuracy(embeddings, labels, [columns], "cosine") == pytest.approx(
         2 / 3
     )  # the tie goes to class 0
     with_bias = np.array([[10, 0, 0], [0, 1, 20]], np.float32)
-    assert top1_accuracy(embeddings, labels, with_bias, "dot") == pytest.approx(
+    assert top1_accuracy(embeddings, labels, [with_bias], "dot") == pytest.approx(
         2 / 3
     )  # the bias wins everywhere
+
+
+@pytest.mark.parametrize("logits", ["cosine", "dot"])
+def test_top1_is_the_same_whatever_blocks_the_classes_come_in(logits: LogitKind) -> None:
+    rng = np.random.default_rng(0)
+    embeddings = rng.standard_normal((600, 4), np.float32)
+    columns = rng.standard_normal((50, 5 if logits == "dot" else 4), np.float32)
+    labels = rng.integers(0, 50, 600)
+    whole = top1_accuracy(embeddings, labels, [columns], logits)
+    assert 0 < whole < 1
+    assert top1_accuracy(embeddings, labels, np.split(columns, [1, 7, 30]), logits) == whole
 
 
 def test_map_at_r_is_equation_9() -> None:

@@ -32,13 +32,14 @@ from ondevice.model.extractors import build_extractor
 from server_sim.engines.in_process import InProcessLink
 from server_sim.engines.simulated_clients import SimulatedClients
 from server_sim.experiment import load_experiment
+from server_sim.first_state import initial_rows
 from server_sim.one_round import run_round
 from server_sim.preparation import check_experiment, step_spec
 from server_sim.schemes import Scheme
 from server_sim.server.aggregation import Aggregator
 from server_sim.server.optimizers import FedAvg
 from server_sim.server.state import ServerState
-from server_sim.simulation import Simulation, initial_rows
+from server_sim.simulation import Simulation
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def test_a_new_scheme_runs_a_whole_experiment_with_its_own_setting_and_hook(tmp_
         assert not lines[0]["dropped"]
         assert np.isfinite(summary["mean_loss"])
         tables[hook] = load_columns(run)
-    start = initial_rows(load_experiment("glyphs-tiny"), 20, 16)
+    start = initial_rows(load_experiment("glyphs-tiny"), 16)(np.arange(20))
     half, whole = tables[Halving.before_apply] - start, tables[Scheme.before_apply] - start
     assert np.abs(whole).max() > 0
     np.testing.assert_allclose(half, whole / 2, atol=1e-6)

@@ -25,7 +25,7 @@ SAMPLERS = (UniformNegatives(6), UniformNegatives(6, exclude_positives=True), Po
 
 def draw(sampler: Sampler, seed: int) -> tuple[IntArray, FloatArray]:
     """The rows of S_k, and what is added to their logits."""
-    view = SamplingView(tiny_plan(num_classes=NUM_CLASSES), LABELS, seed, lambda question: question)
+    view = SamplingView(tiny_plan(num_classes=NUM_CLASSES), LABELS, seed)
     sample = sampler.draw(view)
     return sample.ids[COLUMNS], sample.sides["adjust"]
 

@@ -167,8 +167,8 @@ def test_what_cannot_be_is_refused_in_the_words_of_the_call(run: fedss.Run, tmp_
     out = tmp_path / "run"
     with pytest.raises(fedss.UsageError, match=r"^runtime is 'tflite'; expected one of eager"):
         fedss.simulate("glyphs-tiny", runtime="tflite", out=out)
-    with pytest.raises(fedss.UsageError, match=r"^workers is 0; expected 1 or more"):
-        fedss.simulate("glyphs-tiny", workers=0, out=out)
+    with pytest.raises(fedss.UsageError, match=r"^workers is -1; expected 1 or more, or 0 for one per core"):
+        fedss.simulate("glyphs-tiny", workers=-1, out=out)
     with pytest.raises(fedss.UsageError, match=r"^engine is 'cloud'; expected one of in-process, workers"):
         fedss.simulate("glyphs-tiny", engine="cloud", out=out)
     with pytest.raises(fedss.UsageError, match=r"^devices is 'host'; expected a list"):

@@ -39,7 +39,11 @@ def test_glyphs_are_described_and_drawn(
     options = ("--plot", str(pictures[0]), "--contact-sheet", str(pictures[1]), "--cache", str(tmp_path))
     assert run(monkeypatch, "glyphs-tiny", *options, "--json") == 0
     answer = json.loads(capsys.readouterr().out)
-    assert (answer["num_clients"], answer["num_classes"], answer["image_shape"]) == (12, 60, [1, 32, 32])
+    assert (answer["num_clients"], answer["num_classes"], answer["features"]) == (
+        12,
+        60,
+        {"images": [1, 32, 32]},
+    )
     assert 0 < answer["mean_emd"] < 2
     assert pictures[0].read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in pictures[1].read_bytes()
@@ -55,7 +59,11 @@ def test_image_files_become_a_population(
     options = ("--import", str(table), "--image-size", "8", "--grayscale", "--json")
     assert run(monkeypatch, str(folder), *options) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert (answer["name"], answer["num_clients"], answer["image_shape"]) == ("colours", 2, [1, 8, 8])
+    assert (answer["name"], answer["num_clients"], answer["features"]) == (
+        "colours",
+        2,
+        {"images": [1, 8, 8]},
+    )
     assert run(monkeypatch, str(folder), "--json") == 0
     assert json.loads(capsys.readouterr().out) == answer
     assert run(monkeypatch, str(folder), *options) == 2, "an import never writes over a folder"

@@ -9,9 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+
+from ondevice.contract import safetensors_file
+from server_sim.server.journal import Journal
 
 ROUNDS = 40
 
@@ -55,14 +59,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def assert_same_run(run_path: Path, undisturbed: Path) -> None:
     assert (run_path / "state.safetensors").read_bytes() == (undisturbed / "state.safetensors").read_bytes()
-    lines, expected = (
-        [
-            {name: value for name, value in json.loads(line).items() if name != "seconds"}
-            for line in (path / "metrics.jsonl").read_text().splitlines()
-        ]
-        for path in (run_path, undisturbed)
-    )
-    assert lines == expected
+    assert metrics_without_time(run_path) == metrics_without_time(undisturbed)
+
+
+def metrics_without_time(run_path: Path) -> list[dict[str, Any]]:
+    return [
+        {name: value for name, value in json.loads(line).items() if name != "seconds"}
+        for line in (run_path / "metrics.jsonl").read_text().splitlines()
+    ]
 
 
 @pytest.mark.slow
@@ -84,6 +88,50 @@ def test_killed_at_random_moments_and_resumed_it_ends_in_the_same_bytes(
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert_same_run(run_path, undisturbed)
+
+
+def rows_in_files(run_path: Path) -> dict[int, tuple[bytes, int]]:
+    """Row -> its record and its round."""
+    index = np.fromfile(run_path / "tables/columns.index", np.int64).reshape(-1, 3)
+    records = np.fromfile(run_path / "tables/columns.records", np.float32).reshape(len(index), -1)
+    tensors, _ = safetensors_file.read_file(run_path / "state.safetensors")
+    used = int(np.asarray(tensors["table.columns.extent"])[2])
+    return {int(row): (records[place].tobytes(), int(at)) for place, (row, at, _) in enumerate(index[:used])}
+
+
+@pytest.mark.slow
+def test_tables_in_files_killed_and_resumed_are_those_in_memory_row_for_row(
+    tmp_path: Path, undisturbed: Path
+) -> None:
+    run_path = tmp_path / "run"
+    rng = np.random.default_rng(0)
+    for stop_at in np.sort(rng.integers(1, ROUNDS - 1, 2)):
+        process = simulate(run_path, "--resume", "--set", "server.store=mapped")
+        wait_for_round(process, run_path, int(stop_at))
+        time.sleep(float(rng.random()) * 0.05)
+        process.kill()
+        process.communicate()
+    process = simulate(run_path, "--resume", "--set", "server.store=mapped")
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    assert metrics_without_time(run_path) == metrics_without_time(undisturbed)
+    mapped, in_memory = (
+        {
+            name: np.asarray(tensor)
+            for name, tensor in safetensors_file.read_file(path / "state.safetensors")[0].items()
+        }
+        for path in (run_path, undisturbed)
+    )
+    for name in set(mapped) - {"table.columns.extent"}:
+        assert mapped[name].tobytes() == in_memory[name].tobytes()
+    weights, moments, current_at = (
+        in_memory[f"table.columns.{part}"] for part in ("weights", "moment0", "current_at")
+    )
+    rows = rows_in_files(run_path)
+    assert set(rows) == set(np.flatnonzero(current_at).tolist())
+    for row, (record, at) in rows.items():
+        assert (record, at) == (weights[row].tobytes() + moments[row].tobytes(), current_at[row])
+    assert list(Journal(run_path / "tables/journal").replay()) == []
 
 
 @pytest.mark.slow

@@ -50,14 +50,26 @@ def test_json_is_one_object_on_stdout_with_the_promised_keys(tmp_path: Path) -> 
         (["glyphs-tiny", "--set", "client.bach_size=3"], "did you mean client.batch_size?"),
         (
             ["glyphs-tiny", "--set", "scheme.foo=1"],
-            "scheme.foo: there is no such field; scheme has name, num_negatives",
+            "scheme.foo: there is no such field; scheme has name, virtual_clients, importance, num_negatives",
         ),
         (["glyphs-tiny", "--set", "scheme.name=fedprox"], "scheme.name is 'fedprox'; expected one of fedss,"),
         (["glyphs-tiny", "--set", "server.clients_per_round=13"], "glyphs-tiny has 12 clients"),
         (["glyphs-tiny", "--set", "model.pretrained=nowhere"], "model.pretrained is 'nowhere'"),
-        (["glyphs-tiny", "--set", "model.embedding_dim=8"], "embedding.weight has shape"),
+        (
+            ["glyphs-tiny", "--set", "model.embedding_dim=8"],
+            "embedding.weight is float32[64, 2048]; expected float32[8, 2048]",
+        ),
         (["glyphs-tiny", "--set", "data.population=nowhere"], "data.population is 'nowhere'"),
         (["glyphs-tiny", "--runtime", "tflite"], "--runtime is 'tflite'"),
+        (
+            ["glyphs-tiny", "--engine", "cloud"],
+            "--engine is 'cloud'; expected one of in-process, workers, ray",
+        ),
+        (["glyphs-tiny", "--address", "10.0.0.1:6379"], "--address is for the engine ray"),
+        (
+            ["glyphs-tiny", "--engine", "ray", "--address", "ray://head"],
+            "--address is 'ray://head'; expected",
+        ),
         (["glyphs-tiny", "--wrong"], "No such option"),
     ],
 )
@@ -75,6 +87,32 @@ def test_wrong_usage_is_named_and_exits_with_2(
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_an_engine_that_is_not_installed_is_told_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not there
+    monkeypatch.setattr(
+        sys, "argv", ["fedss", "simulate", "glyphs-tiny", "--engine", "ray", "--out", str(tmp_path / "run")]
+    )
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    words = " ".join(capsys.readouterr().err.split())
+    assert "it needs the package ray, which is not installed: pip install 'fedss-mobile[cluster]'" in words
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_cluster_that_does_not_answer_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--engine", "ray", "--address", "127.0.0.1:9", "--out", str(tmp_path / "run")]
+    monkeypatch.setattr(sys, "argv", ["fedss", "simulate", "glyphs-tiny", *options])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 4
+    assert "nothing answers at 127.0.0.1:9" in capsys.readouterr().err
 
 
 def test_ctrl_c_in_the_last_round_of_a_run_stops_the_table(tmp_path: Path) -> None:

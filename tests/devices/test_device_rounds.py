@@ -7,6 +7,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,20 @@ def test_every_device_sends_the_python_clients_update_and_leaves_nothing_behind(
         assert outcomes(link, federation, [6, 2, 4]) == ["right"] * 3  # on data that was pushed a round ago
         assert all(tally.trained for tally in link.tallies())
     assert phones_shell("ls /data/local/tmp") == ""
+
+
+def test_a_round_in_fewer_bytes_is_byte_for_byte_the_simulated_one(federation: Federation) -> None:
+    """Updates in int8, slices in bf16, on the native client for this machine: the same kernels, draws and roundings."""
+    plan = replace(PLAN, transforms=(Choice("int8"),))
+    narrow = partial(federation.answer, narrow=[Choice("precision", {"format": "bf16"})])
+    whole = len(federation.simulated(0, PLAN, partial(federation.answer, 0)))
+    with linked(on_host(federation.kit())) as (link, _):
+        for client_id, update in link.exchange(plan, range(3), narrow):
+            assert update == federation.simulated(client_id, plan, partial(narrow, client_id))
+            assert len(update) < 0.4 * whole  # of a small model: ids and names weigh more than in a real one
+        remembering = replace(PLAN, transforms=(Choice("top_k", {"fraction": 0.1}),))
+        (reason,) = outcomes(link, federation, [0], remembering)
+        assert "there is no transform 'top_k' in this client, only precision, clip, int8" in reason
 
 
 def test_a_clients_data_is_pushed_once(federation: Federation) -> None:

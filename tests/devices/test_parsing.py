@@ -21,6 +21,7 @@ from android_harness.devices.adb_description import parse_description
 from android_harness.devices.command_frame import CommandFrame
 from android_harness.devices.device import DeviceError
 from android_harness.devices.listing import ListedDevice, parse_adb_devices
+from android_harness.emulator.guest_image import in_loading_order
 from android_harness.emulator.register import emulator_status
 from android_harness.measuring.client_bench import parse_bench
 from android_harness.measuring.power_state import PowerState, parse_power_state
@@ -217,3 +218,17 @@ def test_a_package_that_does_not_exist_is_reported_in_apts_words() -> None:
     with pytest.raises(MissingPackage, match="no-such-package-anywhere"):
         unpack_package(CACHE, "no-such-package-anywhere")
     assert not (CACHE / "debian" / "arm64" / "no-such-package-anywhere").exists()
+
+
+def test_drivers_are_loaded_behind_those_that_they_need() -> None:
+    def driver(needs: str) -> bytes:
+        return b"\x7fELF\0license=GPL\0depends=" + needs.encode() + b"\0name=x\0"
+
+    drivers = {
+        "virtio": driver("virtio_ring"),
+        "virtio_ring": driver(""),
+        "block": driver("virtio,virtio_ring"),
+    }
+    assert list(in_loading_order(drivers)) == ["virtio_ring", "virtio", "block"]
+    with pytest.raises(RuntimeError, match=r"need others.*'block': \['virtio'\]"):
+        in_loading_order({"block": drivers["block"], "virtio_ring": drivers["virtio_ring"]})

@@ -55,8 +55,8 @@ PLAN = RoundPlan(
 )
 
 
-def export_small(directory: Path, *runtimes: Runtime) -> Artifact:
-    return export_artifact(ExportRecipe(SPEC, runtimes, micro_batch=4, max_width=64), directory)
+def export_small(directory: Path, *runtimes: Runtime, spec: StepSpec = SPEC) -> Artifact:
+    return export_artifact(ExportRecipe(spec, runtimes, micro_batch=4, max_width=64), directory)
 
 
 def copy_with_wrong_golden_step(artifact: Artifact, directory: Path) -> Artifact:
@@ -85,6 +85,8 @@ class ConversationCase:
     plan: RoundPlan = PLAN
     image_shape: tuple[int, int, int] = SPEC.image_shape
     client_id: int = 17
+    given: ExampleSet | None = None
+    """Examples instead of images of that shape."""
     examples: ExampleSet = field(init=False)
     request: bytes = field(init=False)
     slice_message: bytes = field(init=False)
@@ -92,20 +94,26 @@ class ConversationCase:
     def __post_init__(self) -> None:
         (self.folder / "answers").mkdir(parents=True, exist_ok=True)
         source = np.random.default_rng(1)
-        images = source.integers(0, 256, (10, *self.image_shape), np.uint8)
-        examples = ExampleSet({"images": images}, source.integers(0, NUM_CLASSES, 10))
+        examples = self.given
+        if examples is None:
+            images = source.integers(0, 256, (10, *self.image_shape), np.uint8)
+            examples = ExampleSet({"images": images}, source.integers(0, NUM_CLASSES, 10))
         object.__setattr__(self, "examples", examples)
-        tensors = {"labels": examples.labels, "feature/images": images}
-        safetensors_file.write_file(self.folder / "data", tensors, {})
+        features = {f"feature/{name}": feature for name, feature in examples.features.items()}
+        safetensors_file.write_file(self.folder / "data", {"labels": examples.labels, **features}, {})
         (self.folder / "seed").write_text(f"{SEED}\n")
         (self.folder / "plan").write_bytes(plan_to_bytes(self.envelope, self.plan))
         object.__setattr__(self, "request", self._request())
         ids = request_from_bytes(self.request, self.envelope, self.plan.table_sizes)
         weights = self.artifact.initial()
-        columns = source.standard_normal((len(ids[COLUMNS]), SPEC.column_dim), np.float32)
+        tables = {
+            table: Rows(ids[table], source.standard_normal((len(ids[table]), dim), np.float32))
+            for table, dim in self.artifact.signature.table_dims.items()
+        }
         given = ModelSlice(
             {name: weights[name] for name in self.artifact.signature.dense_shapes},
-            {COLUMNS: Rows(ids[COLUMNS], columns)},
+            tables,
+            {name: source.random(len(ids[table]), np.float32) for name, table in self.plan.sides.items()},
         )
         object.__setattr__(self, "slice_message", slice_to_bytes(self.envelope, given))
         (self.folder / "answers/0").write_bytes(self.slice_message)

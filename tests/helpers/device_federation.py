@@ -18,9 +18,10 @@ from helpers.arm_programs import CACHE
 from helpers.conversation_case import NUM_CLASSES, SPEC, furthest
 from ondevice.backends.opening import open_backend
 from ondevice.client.client import Client
+from ondevice.client.transforms import transformed
 from ondevice.contract.artifact import Artifact
 from ondevice.contract.choice import Choice
-from ondevice.contract.link import ClientFailure
+from ondevice.contract.link import Ask, ClientFailure
 from ondevice.contract.vocabulary import (
     COLUMNS,
     IMAGES,
@@ -37,6 +38,7 @@ from ondevice.contract.wire import (
     request_from_bytes,
     slice_to_bytes,
     update_from_bytes,
+    weights_of,
 )
 
 PLAN = RoundPlan(
@@ -66,12 +68,18 @@ class Federation:
         examples = ExampleSet({IMAGES: images}, source.choice(held, count))
         return ClientData(examples, private_seed=1000 + client_id)
 
-    def answer(self, client_id: int, request: bytes) -> bytes:
+    def answer(self, client_id: int, request: bytes, narrow: Sequence[Choice] = ()) -> bytes:
         envelope = Envelope(PLAN.round_index, client_id)
         ids = request_from_bytes(request, envelope, PLAN.table_sizes)[COLUMNS]
         weights = self.artifact.initial()
         dense = {name: weights[name] for name in self.artifact.signature.dense_shapes}
-        return slice_to_bytes(envelope, ModelSlice(dense, {COLUMNS: Rows(ids, self._columns[ids])}))
+        given = ModelSlice(dense, {COLUMNS: Rows(ids, self._columns[ids])})
+        return slice_to_bytes(envelope, given, transformed(weights_of(given), narrow))
+
+    def simulated(self, client_id: int, plan: RoundPlan, ask: Ask) -> bytes:
+        """The update of the Python client on the same runtime."""
+        data = self.client_data(client_id)
+        return Client(client_id, data.examples, data.private_seed, lambda: self._backend).converse(plan, ask)
 
     def is_right(self, client_id: int, update: bytes, plan: RoundPlan = PLAN) -> bool:
         """Whether a device's update is the one that the Python client would have sent."""
@@ -81,9 +89,7 @@ class Federation:
             asked.append(question)
             return self.answer(client_id, question)
 
-        data = self.client_data(client_id)
-        client = Client(client_id, data.examples, data.private_seed, lambda: self._backend)
-        own = client.converse(plan, ask)
+        own = self.simulated(client_id, plan, ask)
         envelope = Envelope(plan.round_index, client_id)
         ids = request_from_bytes(asked[0], envelope, plan.table_sizes)
         signature = self.artifact.signature

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ondevice.client.transforms import transformed
+from ondevice.client.transforms import TransformView, transformed
 from ondevice.contract.choice import Choice
 from ondevice.contract.vocabulary import (
     ClientUpdate,
@@ -35,6 +35,8 @@ from ondevice.contract.wire import (
 GOLDEN = Path(__file__).parents[1] / "golden"
 EXPECTED_FILE = GOLDEN / "expected.json"
 PRECISIONS = ("fp32", "fp16", "bf16")
+SEED = 20281
+"""The private seed of the client whose update is rounded by chance."""
 
 ENVELOPE = Envelope(round_index=12, client_id=345)
 IDS = {"columns": np.array([0, 2, 3, 7, 19], np.int64), "tokens.é": np.array([1, 8], np.int64)}
@@ -125,7 +127,16 @@ def messages() -> dict[str, bytes]:
         files[f"update-{precision}.safetensors"] = update_to_bytes(
             ENVELOPE, update, transformed(weights_of(update), narrow)
         )
+    files["update-int8.safetensors"] = packed_update([Choice("int8")])
+    files["update-top_k.safetensors"] = packed_update([Choice("top_k", {"fraction": 0.5})])
     return files
+
+
+def packed_update(choices: list[Choice], seed: int = SEED) -> bytes:
+    """An update whose differences are the slice's weights, as these transforms leave them."""
+    update = update_of(model_slice(), "fp32")
+    view = TransformView(ENVELOPE.round_index, seed)
+    return update_to_bytes(ENVELOPE, update, transformed(weights_of(update), choices, view))
 
 
 def mutated(message: bytes, source: random.Random) -> bytes:

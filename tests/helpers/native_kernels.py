@@ -1,73 +1,128 @@
-"""The kernels of `ondevice/native`, called straight from numpy arrays: the structs of kernels.h as ctypes sees them."""
+"""The kernels of `ondevice/native`, called with numpy arrays in a process of their own: `fuzz/kernel_calls.cpp`.
+
+The structs of kernels.h as Python sees them have arrays where C++ has pointers.
+"""
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import re
-from ctypes import POINTER, c_char_p, c_float, c_int64, c_void_p
+import struct
+import subprocess
+import typing
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ondevice.native.build import SOURCE_FOLDER, build_library
+from ondevice.native.build import SOURCE_FOLDER
 
 FloatArray = npt.NDArray[np.float32]
-ACTIVATIONS = ("none", "relu", "hardswish", "hardsigmoid")
+Array = npt.NDArray[Any]
+ACTIVATIONS = (
+    "none", "relu", "hardswish", "hardsigmoid", "relu6", "sigmoid", "silu", "tanh", "gelu", "gelu_tanh",
+)  # fmt: skip
 
 
-class Shape(ctypes.Structure):
-    _fields_ = tuple((name, c_int64) for name in ("channels", "batch", "height", "width"))
+class Shape(NamedTuple):
+    channels: int
+    batch: int
+    height: int
+    width: int
 
 
-class Window(ctypes.Structure):
-    _fields_ = tuple((name, c_int64) for name in ("kernel", "stride", "padding"))
+class Window(NamedTuple):
+    kernel: int
+    stride: int
+    padding: int
 
 
-class Matrix(ctypes.Structure):
-    _fields_ = (("data", c_void_p), ("row_stride", c_int64), ("column_stride", c_int64))
+class Grid(NamedTuple):
+    kernel_height: int
+    kernel_width: int
+    stride_height: int
+    stride_width: int
+    padding_height: int
+    padding_width: int
+    dilation_height: int
+    dilation_width: int
 
 
-class Product(ctypes.Structure):
-    _fields_ = (
-        *((name, c_int64) for name in ("rows", "columns", "depth")),
-        *((name, Matrix) for name in ("a", "b", "start")),
-        ("out", c_void_p),
-        ("out_row_stride", c_int64),
-        ("out_column_stride", c_int64),
-    )
+class AverageBy(NamedTuple):
+    divisor: int
+    count_padding: int
 
 
-class Value(ctypes.Structure):
-    _fields_ = (
-        ("x", c_void_p),
-        ("shape", Shape),
-        *((name, c_void_p) for name in ("moments", "gamma", "beta")),
-        ("groups", c_int64),
-        ("activation", c_int64),
-    )
+class Extents(NamedTuple):
+    first: int
+    second: int
+    third: int
+    fourth: int
 
 
-class PlaneGradient(ctypes.Structure):
-    _fields_ = tuple((name, c_void_p) for name in ("planes", "scale", "shift"))
+class Matrix(NamedTuple):
+    data: FloatArray | None
+    row_stride: int
+    column_stride: int
 
 
-STRUCTS: tuple[type[ctypes.Structure], ...] = (Shape, Window, Matrix, Product, Value, PlaneGradient)
+class Value(NamedTuple):
+    x: FloatArray | None
+    shape: Shape
+    moments: FloatArray | None
+    gamma: FloatArray | None
+    beta: FloatArray | None
+    groups: int
+    activation: int
+
+
+class Product(NamedTuple):
+    rows: int
+    columns: int
+    depth: int
+    a: Matrix
+    b: Matrix
+    start: Matrix
+    out: FloatArray
+    out_stride: int
+    value: Value = Value(None, Shape(0, 0, 0, 0), None, None, None, 1, 0)
+    gate: FloatArray | None = None
+
+
+class PlaneGradient(NamedTuple):
+    planes: FloatArray | None
+    scale: FloatArray | None
+    shift: FloatArray | None
+
+
+STRUCTS: tuple[type[Any], ...] = (
+    Shape, Window, Grid, AverageBy, Extents, Matrix, Product, Value, PlaneGradient,
+)  # fmt: skip
 """Those of kernels.h; test_declarations.py compares their fields."""
-CType = type[Any]
-_TYPES: dict[str, CType] = {
-    **dict.fromkeys(("const float*", "float*", "const uint8_t*"), c_void_p),
-    **dict.fromkeys(("int64_t", "Activation"), c_int64),
-    "float": c_float,
-    **{struct.__name__: struct for struct in STRUCTS},
-    **{f"const {struct.__name__}&": POINTER(struct) for struct in STRUCTS},
+
+
+def _kinds(of: Any) -> str:
+    """The words that an argument of a type becomes: i(nteger), f(loat), p(ointer)."""
+    if of is int:
+        return "i"
+    if of in STRUCTS:
+        return "".join(map(_kinds, typing.get_type_hints(of).values()))
+    return "p"
+
+
+_KINDS = {
+    **dict.fromkeys(("const float*", "float*", "const uint8_t*"), "p"),
+    **dict.fromkeys(("int64_t", "Activation"), "i"),
+    "float": "f",
+    **{struct.__name__: _kinds(struct) for struct in STRUCTS},
+    **{f"const {struct.__name__}&": _kinds(struct) for struct in STRUCTS},
 }
 
 
 class Signature(NamedTuple):
-    returns: CType | None
     name: str
-    parameters: tuple[CType, ...]
+    kinds: str
 
 
 def kernel_signatures() -> list[Signature]:
@@ -75,42 +130,84 @@ def kernel_signatures() -> list[Signature]:
     listed = re.sub(r"//.*", "", (SOURCE_FOLDER / "kernels/kernel_list.h").read_text())
     signatures = []
     for kernel in re.findall(r"FEDSS_KERNEL\(([^)]*)\)", listed):
-        returns, name, *parameters = (" ".join(part.split()) for part in kernel.split(","))
+        _returns, name, *parameters = (" ".join(part.split()) for part in kernel.split(","))
         # A parameter is its type, or its type and its name.
-        types = (text if text in _TYPES else text.rpartition(" ")[0] for text in parameters)
-        signatures.append(
-            Signature(_TYPES[returns] if returns != "void" else None, name, tuple(_TYPES[of] for of in types))
-        )
+        types = (text if text in _KINDS else text.rpartition(" ")[0] for text in parameters)
+        signatures.append(Signature(name, "".join(_KINDS[of] for of in types)))
     return signatures
 
 
 class Kernels:
-    """The table of one instruction set; every kernel is an attribute."""
+    """The table of one instruction set; every kernel is an attribute, and writes into the arrays that it is given."""
 
-    def __init__(self, instruction_set: str) -> None:
-        library = ctypes.CDLL(str(build_library()))
-        library.fedss_kernels.restype = c_void_p
-        library.fedss_kernels.argtypes = [c_char_p]
-        address = library.fedss_kernels(instruction_set.encode())
-        if not address:
-            raise LookupError(f"this processor has no {instruction_set}")
-        signatures = kernel_signatures()
-        pointers = ctypes.cast(address, POINTER(c_void_p * (1 + len(signatures)))).contents
-        for pointer, (returns, name, parameters) in zip(pointers[1:], signatures, strict=True):
-            assert pointer is not None, f"{name} is not in the table"
-            setattr(self, name, ctypes.CFUNCTYPE(returns, *parameters)(pointer))
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._process = self._started()
+        self._signatures = {
+            signature.name: (index, signature) for index, signature in enumerate(kernel_signatures())
+        }
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name)
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        if name not in self._signatures:
+            raise AttributeError(name)
+        index, signature = self._signatures[name]
+        return lambda *arguments: self._call(index, signature, arguments)
+
+    def close(self) -> str:
+        """Ends the process; what it said, if anything."""
+        assert self._process.stdin is not None
+        assert self._process.stderr is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        with self._process:
+            return self._process.stderr.read().decode(errors="replace")
+
+    def _call(self, index: int, signature: Signature, arguments: tuple[Any, ...]) -> int:
+        buffers: dict[int, Array] = {}
+        words = [struct.pack("<q", index)]
+        for kind, argument in zip(signature.kinds, _flat(arguments), strict=True):
+            if kind == "f":
+                words.append(struct.pack("<d", argument))
+                continue
+            if kind == "p":
+                if argument is not None:
+                    assert argument.flags.c_contiguous
+                    buffers.setdefault(id(argument), argument)
+                argument = -1 if argument is None else list(buffers).index(id(argument))
+            assert isinstance(argument, int), f"{signature.name} takes an integer, not {argument}"
+            words.append(struct.pack("<q", argument))
+        arrays = list(buffers.values())
+        contents = b"".join(struct.pack("<q", array.nbytes) + array.tobytes() for array in arrays)
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(struct.pack("<q", len(arrays)) + contents + b"".join(words))
+            self._process.stdin.flush()
+            (returned,) = struct.unpack("<q", self._read(8))
+            for array in arrays:
+                array[...] = np.frombuffer(self._read(array.nbytes), array.dtype).reshape(array.shape)
+        except (OSError, EOFError):
+            said, self._process = self.close(), self._started()
+            raise AssertionError(f"{signature.name} died: {said or 'by a signal'}") from None
+        return int(returned)
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def _read(self, size: int) -> bytes:
+        assert self._process.stdout is not None
+        read = self._process.stdout.read(size)
+        if len(read) < size:
+            raise EOFError
+        return read
 
 
-def pointer(array: npt.NDArray[Any] | None) -> int | None:
-    """Where its numbers lie; the caller keeps the array."""
-    if array is None:
-        return None
-    assert array.flags.c_contiguous
-    assert array.dtype == np.float32
-    return int(array.ctypes.data)
+def _flat(arguments: Sequence[Any]) -> list[Any]:
+    flat: list[Any] = []
+    for argument in arguments:
+        flat += _flat(argument) if isinstance(argument, tuple) else [argument]
+    return flat
 
 
 def shape_of(planes: FloatArray) -> Shape:
@@ -125,5 +222,4 @@ def value_of(
     activation: str = "none",
 ) -> Value:
     groups = 1 if moments is None else moments.shape[1]
-    values = (pointer(x), shape_of(x), pointer(moments), pointer(gamma), pointer(beta))
-    return Value(*values, groups, ACTIVATIONS.index(activation))
+    return Value(x, shape_of(x), moments, gamma, beta, groups, ACTIVATIONS.index(activation))

@@ -77,4 +77,4 @@ def _drawn(spec: ArraySpec, sizes: Bounds, random: np.random.Generator) -> npt.N
         return random.integers(0, sizes[rows_of(spec.positions_in)], shape)
     if spec.dtype == "float32":
         return random.standard_normal(shape, np.float32)
-    return random.integers(0, 256, shape).astype(spec.dtype)
+    return random.integers(0, spec.below or 256, shape).astype(spec.dtype)

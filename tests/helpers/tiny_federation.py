@@ -102,6 +102,6 @@ def first_question(client: Conversing, plan: RoundPlan) -> bytes:
 def state_bytes(federation: TinyFederation) -> list[bytes]:
     """Everything that a round can change, bit by bit."""
     state = federation.state
-    moments = [moment for name in state.dense for moment in state.dense_moments[name]]
+    moments = [moment.flat for moment in state.dense_moments]
     rows = [array for table in state.tables.values() for array in table.store.arrays().values()]
     return [array.tobytes() for array in (*state.dense.values(), *moments, *rows)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ondevice.client.transforms import TransformView, transformed
 from ondevice.contract import wire
 from ondevice.contract.choice import Choice
 from ondevice.contract.vocabulary import ClientUpdate, LocalTraining, ModelSlice, RoundPlan, Rows
@@ -40,11 +41,19 @@ SLICE = ModelSlice(DENSE, TABLES, {"prior": np.array([0.5, 0.25, 0.25], np.float
 UPDATE = ClientUpdate(DENSE, TABLES, num_examples=17, mean_loss=1.5)
 REQUEST = wire.request_to_bytes(ENVELOPE, IDS)
 
-KINDS = ("plan", "request", "slice", "update")
+PACKED = {
+    "update in int8": [Choice("int8")],
+    "update of the largest": [Choice("top_k", {"fraction": 0.5})],
+    "update of the largest in int8": [Choice("top_k", {"fraction": 0.5}), Choice("int8")],
+}
+KINDS = ("plan", "request", "slice", "update", *PACKED)
 
 
 def encoded(kind: str) -> bytes:
     """The valid message of this kind."""
+    if kind in PACKED:
+        weights = transformed(wire.weights_of(UPDATE), PACKED[kind], TransformView(ENVELOPE.round_index, 5))
+        return wire.update_to_bytes(ENVELOPE, UPDATE, weights)
     return {
         "plan": lambda: wire.plan_to_bytes(ENVELOPE, PLAN),
         "request": lambda: REQUEST,

@@ -1,18 +1,19 @@
-"""The kernels in every instruction set that this machine has."""
+"""The kernels in every instruction set, as they are shipped and with the sanitizers; ARM64's under an emulator."""
 
 from __future__ import annotations
 
-import platform
+from collections.abc import Iterator
 
 import pytest
+from helpers.kernel_programs import KernelBuild, kernel_builds
 from helpers.native_kernels import Kernels
 
-INSTRUCTION_SETS = ("baseline", "avx2") if platform.machine() == "x86_64" else ("baseline",)
 
-
-@pytest.fixture(scope="module", params=INSTRUCTION_SETS)
-def kernels(request: pytest.FixtureRequest) -> Kernels:
-    try:
-        return Kernels(request.param)
-    except LookupError as missing:
-        pytest.skip(str(missing))
+@pytest.fixture(
+    scope="session", params=kernel_builds(), ids=lambda build: f"{build.name}-{build.instruction_set}"
+)
+def kernels(request: pytest.FixtureRequest) -> Iterator[Kernels]:
+    build: KernelBuild = request.param
+    kernels = Kernels(build.command())
+    yield kernels
+    kernels.close()

@@ -21,7 +21,7 @@ from ondevice.contract.step_signature import (
     rows_of,
     signature_from_document,
 )
-from ondevice.contract.vocabulary import ExampleSet
+from ondevice.contract.vocabulary import ExampleSet, RowSample
 
 pytestmark = pytest.mark.slow  # compiles the native client
 
@@ -37,6 +37,7 @@ SIGNATURE = StepSignature(
         ArraySpec("words", "feature", ("b", 2, 3), "int64", positions_in="tokens"),
         ArraySpec("numbers", "feature", ("b", 2, 1, 1, 1, 2), padding=-0.5),
         ArraySpec("hour", "feature", ("b",), "int64", padding=-3),
+        ArraySpec("day", "feature", ("b", 2), "int64", padding=1, below=7),
         ArraySpec("labels", "label", ("b",), "int64", positions_in="columns"),
         ArraySpec("example_weight", "example_weight", ("b",)),
     )
@@ -70,6 +71,7 @@ def example_set() -> ExampleSet:
         "words": source.choice(IDS["tokens"], (9, 2, 3)),
         "numbers": source.standard_normal((9, 2, 1, 1, 1, 2), np.float32),
         "hour": source.integers(-5, 5, 9),
+        "day": source.integers(0, 7, (9, 2)),
         "of no step": source.standard_normal((9, 2), np.float32),
     }
     return ExampleSet(features, source.choice(IDS["columns"], 9))
@@ -99,7 +101,9 @@ def test_a_batch_is_gathered_byte_for_byte_as_in_python(first: int, tmp_path: Pa
     answer = run_probe(*gather_words(folder, write_data(tmp_path / "data"), first))
     found = {name: bytes.fromhex(data) for name, data in (line.split() for line in answer.splitlines())}
     weights = np.full(len(BATCH), np.float32(1 / len(BATCH)))
-    pieces = list(micro_batches(SIGNATURE, example_set(), np.array(BATCH), weights, IDS, BOUNDS["b"]))
+    pieces = list(
+        micro_batches(SIGNATURE, example_set(), np.array(BATCH), weights, RowSample(IDS, {}), BOUNDS["b"])
+    )
     expected = {
         name: padded(SIGNATURE[name], values, BOUNDS).tobytes()
         for name, values in pieces[first // BOUNDS["b"]].items()
@@ -130,6 +134,11 @@ BAD_EXAMPLES: dict[str, tuple[dict[str, Tensor | None], str]] = {
         {"feature/words": np.full((9, 2, 3), 8)},
         "words holds 8, a row of tokens that was not asked for",
     ),
+    "a number beyond its range": (
+        {"feature/day": np.full((9, 2), 7)},
+        "day holds 7; expected 0 to 6: make the data with the vocabulary",
+    ),
+    "a number below its range": ({"feature/day": np.full((9, 2), -1)}, "day holds -1; expected 0 to 6"),
     "a label that was not asked for": ({"labels": np.full(9, 31)}, "labels holds 31, a row of columns"),
     "a negative label": ({"labels": np.full(9, -1)}, "a label is negative"),
     "labels that are no numbers": ({"labels": np.zeros(9, np.uint8)}, "labels are U8 [9]; expected I64 [N]"),
@@ -167,6 +176,12 @@ BAD_SIGNATURES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "the same name twice": (edited("hour", name="images"), "every name once"),
     "a table that is no input": (edited("words", positions_in="phrases"), "a table that is no input"),
     "rows of a table that is no input": (edited("adjust", shape=["rows:x"]), "a table that is no input"),
+    "no value at all": (edited("day", below=0), "below is 0; expected a whole number from 1"),
+    "half a range": (edited("day", below=6.5), "below is 6.5"),
+    "a range in words": (edited("day", below="week"), "below is"),
+    "a range of fractions": (edited("numbers", below=3), "only whole numbers of examples"),
+    "a range of positions": (edited("words", below=3), "only whole numbers of examples"),
+    "padding beyond the range": (edited("day", padding=7), "padding of their range"),
     "another order": (lambda manifest: manifest["signature"].reverse(), "comes too late"),
     "no weights": (
         lambda manifest: manifest["signature"].pop(),

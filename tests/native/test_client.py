@@ -75,6 +75,7 @@ def test_the_question_is_byte_for_byte_that_of_python(
         (PLAN.local_training, ()),
         (LocalTraining(batch_size=4, learning_rate=0.1), ()),
         (LocalTraining(epochs=1, batch_size=100, momentum=0.5), (Choice("precision", {"format": "fp16"}),)),
+        (PLAN.local_training, (Choice("int8"),)),
         (PLAN.local_training, (Choice("clip", {"norm": 0.01}), Choice("precision", {"format": "bf16"}))),
     ],
 )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from ondevice.native.runtime.program import Program
+from ondevice.native.runtime.program import Program, ProgramError
 
 pytestmark = pytest.mark.slow  # compiles the kernels
 
@@ -69,3 +72,31 @@ def test_what_the_runtime_would_misread_is_refused(array: np.ndarray, program: P
         ValueError, match="expected contiguous float32, int64 or uint8 of at most 6 dimensions"
     ):
         program.run([array], [np.empty(SHAPE, np.float32)])
+
+
+_AFTER_THE_RUNTIMES_OWN_MODULE = """
+import sys
+from pathlib import Path
+
+from ondevice.native.runtime.program import Program, ProgramError, set_threads
+
+set_threads(1)  # loads our library first
+import executorch.extension.pybindings._C
+
+try:
+    Program(Path(sys.argv[1]))
+except ProgramError as error:
+    print(error)
+"""
+
+
+def test_the_reason_for_a_refusal_is_heard_though_the_runtimes_python_module_listens_too(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "nonsense.pte"
+    path.write_bytes(b"x" * 1000)
+    with pytest.raises(ProgramError, match="identifier 'xxxx'"):
+        Program(path)
+    command = [sys.executable, "-c", _AFTER_THE_RUNTIMES_OWN_MODULE, str(path)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "identifier 'xxxx'" in printed

@@ -18,16 +18,18 @@ from helpers.golden_messages import (
     GOLDEN,
     IDS,
     PRECISIONS,
+    SEED,
     expectation,
     messages,
     model_slice,
     mutated,
+    packed_update,
     rounded,
     update_of,
 )
-from helpers.native_programs import judged, run_probe, sanitized_program
+from helpers.native_programs import ask_probe, judged, run_probe, sanitized_program
 
-from ondevice.client.transforms import transformed
+from ondevice.client.transforms import TransformView, transformed
 from ondevice.contract.choice import Choice
 from ondevice.contract.vocabulary import ClientUpdate, ModelSlice
 from ondevice.contract.wire import (
@@ -69,6 +71,61 @@ def test_an_update_is_clipped_to_the_same_bytes(norm: float, tmp_path: Path) -> 
     assert (tmp_path / "update").read_bytes() == expected
 
 
+@pytest.mark.parametrize("seed", [0, SEED, 2**64 - 1])
+def test_an_update_is_rounded_to_the_same_int8(seed: int, tmp_path: Path) -> None:
+    """Clipped before, so that there are rows of all kinds of lengths."""
+    for choices in ([Choice("int8")], [Choice("clip", {"norm": 0.3}), Choice("int8")]):
+        transforms = json.dumps([choice.to_document() for choice in choices])
+        files = [tmp_path / name for name in ("request", "update")]
+        run_probe("answer", EXPECTED_FILE, GOLDEN / "slice-fp32.safetensors", transforms, *files, str(seed))
+        assert files[1].read_bytes() == packed_update(choices, seed)
+    assert packed_update([Choice("int8")]) == (GOLDEN / "update-int8.safetensors").read_bytes()
+
+
+def test_a_large_update_of_all_scales_is_rounded_to_the_same_int8(tmp_path: Path) -> None:
+    """Subnormal numbers, rows of zeros, numbers near the largest: 5 rows of 4,000 entries each, 40 orders apart."""
+    rng = np.random.default_rng(3)
+    scales = np.array([[1e-44], [1e-30], [0], [1], [1e34]], np.float32)
+    given = ModelSlice({"wide": scales * rng.standard_normal((5, 4000), np.float32)}, {})
+    expected = Expected({"wide": (5, 4000)}, {}, {})
+    (tmp_path / "expected").write_bytes(expectation({}, expected))
+    (tmp_path / "slice").write_bytes(slice_to_bytes(ENVELOPE, given))
+    files = [tmp_path / name for name in ("expected", "slice", "request", "update")]
+    run_probe("answer", files[0], files[1], '[{"name": "int8"}]', *files[2:], str(SEED))
+    update = ClientUpdate(given.dense, {}, 11, 0.5)
+    view = TransformView(ENVELOPE.round_index, SEED)
+    weights = transformed(weights_of(update), [Choice("int8")], view)
+    assert files[3].read_bytes() == update_to_bytes(ENVELOPE, update, weights)
+
+
+@pytest.mark.parametrize(
+    ("transforms", "words"),
+    [
+        ('[{"name": "int8"}, {"name": "precision", "format": "bf16"}]', "expected precision to be the last"),
+        ('[{"name": "precision", "format": "bf16"}, {"name": "int8"}]', "expected int8 to be the last"),
+        (
+            '[{"name": "int8"}, {"name": "clip", "norm": 1}]',
+            "expected clip to come before precision and int8",
+        ),
+        ('[{"name": "int8", "bits": 4}]', "transform 'int8': unknown field bits; this client is older"),
+        (
+            '[{"name": "top_k", "fraction": 0.1}]',
+            "there is no transform 'top_k' in this client, only precision",
+        ),
+    ],
+)
+def test_transforms_that_the_native_client_cannot_follow_are_refused_by_name(
+    transforms: str, words: str, tmp_path: Path
+) -> None:
+    slice_file = GOLDEN / "slice-fp32.safetensors"
+    done = ask_probe(
+        "answer", EXPECTED_FILE, slice_file, transforms, tmp_path / "request", tmp_path / "update"
+    )
+    assert done.returncode == 3
+    assert words in done.stderr.decode()
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_model_without_tables_has_messages_too(tmp_path: Path) -> None:
     expected = Expected(EXPECTED.dense, {}, {})
     given = ModelSlice(model_slice().dense, {})
@@ -94,7 +151,8 @@ def test_the_native_client_accepts_and_refuses_the_same_slices_as_python() -> No
     genuine = [(GOLDEN / f"slice-{precision}.safetensors").read_bytes() for precision in PRECISIONS]
     candidates = [*genuine, *hand_made(genuine[0])]
     candidates += [
-        (GOLDEN / f"{name}.safetensors").read_bytes() for name in ("plan", "request", "update-fp32")
+        (GOLDEN / f"{name}.safetensors").read_bytes()
+        for name in ("plan", "request", "update-fp32", "update-int8", "update-top_k")
     ]
     candidates += [mutated(source.choice(genuine), source) for _ in range(4000)]
     verdicts = judged(["judge", EXPECTED_FILE], candidates)

@@ -23,7 +23,7 @@ from helpers.runtime_artifact import (
 from torch import Tensor, nn
 
 from export.executorch import stock as lower_executorch_stock
-from export.executorch.lowering import lower_step, planned_memory, program_calls
+from export.executorch.lowering import lower_step, planned_memory
 from export.executorch.pixels import fuse_pixels
 from export.executorch.rules.planes import rewrite
 from export.proof.golden import build_step, draw_features, expected_step, float64_copy
@@ -105,12 +105,8 @@ def test_what_does_not_learn_keeps_no_activations() -> None:
         spec = dataclasses.replace(SMALL, train=scope)
         step = build_step(spec, initial_parameters(spec, 0))
         program = lower_step(step, bounds_of(step.signature))
-        arenas[scope] = planned_memory(program)
-        backward = [  # of the extractor, which alone has planes
-            call.operator
-            for call in program_calls(program)
-            if "gradient" in call.operator and any(len(sizes) == 4 for sizes in call.sizes)
-        ]
+        arenas[scope] = planned_memory(program.data)
+        backward = {call.layer for call in program.calls.calls if call.backward} - {"objective"}
         assert bool(backward) == (scope == "all")
     assert arenas["head"] < arenas["all"]
 
@@ -141,22 +137,33 @@ def test_memory_between_the_passes_is_the_outputs_of_the_convolutions() -> None:
     assert {f"fedss.{kind}.default" for kind in ("convolution", "depthwise", "pointwise")} <= kept
 
 
-class _Unsupported(ImageExtractor):
+class _WithoutKernel(ImageExtractor):
+    """The logarithm of the gamma function: no runtime has it."""
+
     def __init__(self, spec: StepSpec) -> None:
         super().__init__(spec)
-        self.conv = nn.Conv2d(4, 8, 3, groups=2)
+        self.conv = nn.Conv2d(4, 8, 3)
+        self.gamma = _LogGamma()
         self.embedding = nn.Linear(8, 8)
 
     def embed(self, images: Tensor) -> Tensor:
-        embeddings: Tensor = self.embedding(self.conv(images).mean((2, 3)))
+        embeddings: Tensor = self.embedding(self.gamma(self.conv(images)).mean((2, 3)))
         return embeddings
 
 
-def test_an_operator_without_a_formulation_is_named_with_what_to_do() -> None:
-    spec = StepSpec("unsupported", 8, (4, 8, 8))
-    step = TrainStep(spec, _Unsupported(spec))
-    with pytest.raises(UnsupportedOperator, match=r"aten.convolution.*2 groups.*add a rule"):
-        rewrite(fuse_pixels(trace_step(step, 2)))
+class _LogGamma(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.abs().lgamma()
+
+
+@pytest.mark.slow
+def test_an_operator_without_a_kernel_is_named_with_its_layer_and_what_to_do() -> None:
+    spec = StepSpec("without_kernel", 8, (4, 8, 8))
+    step = TrainStep(spec, _WithoutKernel(spec))
+    with pytest.raises(
+        UnsupportedOperator, match=r"no kernel for aten::.*gamma.*\(in gamma\).*other operators"
+    ):
+        lower_step(step, bounds_of(step.signature))
 
 
 @pytest.mark.slow
@@ -191,6 +198,11 @@ def test_a_built_library_is_found_again(monkeypatch: pytest.MonkeyPatch, tmp_pat
     library = build.build_library()
     monkeypatch.setenv("PATH", str(tmp_path))  # no compiler: only the cache can give it
     assert build.build_library() == library
+    monkeypatch.setattr(
+        build, "KERNEL_SOURCES", build.KERNEL_SOURCES[:-1]
+    )  # the file is there, but not compiled
+    with pytest.raises(build.KernelBuildError, match="not installed"):
+        build.build_library()
 
 
 BROKEN_RUN = """
@@ -211,10 +223,10 @@ def broken_sources(tmp_path: Path) -> Iterator[Path]:
     """The kernels with one sign turned in the gradient of GroupNorm."""
     folder = tmp_path / "native"
     shutil.copytree(build.SOURCE_FOLDER, folder)
-    source = folder / "kernels" / "group_norm.cpp"
-    right = "const float constant = -r *"
+    source = folder / "kernels/norms/group_norm_gradient.cpp"
+    right = "static_cast<float>(-r * u_sum"
     assert right in source.read_text()
-    source.write_text(source.read_text().replace(right, "const float constant = r *"))
+    source.write_text(source.read_text().replace(right, "static_cast<float>(r * u_sum"))
     yield folder
     shutil.rmtree(folder)
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from export.onnx.graph import GraphBuilder, Port
 from export.onnx.operators import convolution as onnx_convolution
 from export.onnx.operators import group_norm as onnx_group_norm
-from export.onnx.operators.convolution import Geometry
+from export.onnx.operators.geometry import Geometry
 from export.onnx.operators.group_norm import Grouping
 
 
@@ -38,6 +38,7 @@ def assert_close(found: np.ndarray, expected: torch.Tensor, what: str) -> None:
     ("channels", "out_channels", "groups", "image", "kernel", "stride", "padding"),
     [
         pytest.param(6, 10, 1, (9, 8), 1, 1, 0, id="pointwise, one product over the batch"),
+        pytest.param(6, 10, 1, (3, 2), 1, 1, 0, id="pointwise, a few pixels"),
         pytest.param(6, 10, 1, (20, 18), 1, 1, 0, id="pointwise, one product an example"),
         pytest.param(6, 10, 1, (8, 9), 1, 2, 0, id="1 x 1, strided: dense"),
         pytest.param(8, 8, 8, (6, 7), 3, 1, 1, id="depthwise, whole matrix"),
@@ -51,6 +52,13 @@ def assert_close(found: np.ndarray, expected: torch.Tensor, what: str) -> None:
         pytest.param(3, 8, 1, (17, 16), 3, 2, 1, id="dense, strided"),
         pytest.param(3, 8, 1, (16, 17), 3, 2, 0, id="dense, strided, a column that no window reaches"),
         pytest.param(4, 8, 1, (9, 10), 5, 1, 2, id="dense 5 x 5"),
+        pytest.param(16, 10, 1, (4, 3), 3, 1, 1, id="dense, patches forth and back, placed"),
+        pytest.param(17, 10, 1, (7, 8), 3, 2, 1, id="dense, strided, patches"),
+        pytest.param(17, 10, 1, (8, 7), 3, 1, 0, id="dense, patches back"),
+        pytest.param(16, 10, 1, (12, 11), 3, 1, 1, id="dense, tap by tap"),
+        pytest.param(16, 10, 1, (17, 16), 3, 2, 0, id="dense, strided, tap by tap"),
+        pytest.param(16, 4, 1, (46, 45), 3, 1, 1, id="dense, flipped"),
+        pytest.param(8, 12, 4, (9, 10), 3, 1, 1, id="grouped"),
     ],
 )
 def test_convolution_and_both_gradients(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -77,22 +78,59 @@ class Activated(torch.nn.Module):
         return activated
 
 
-@pytest.mark.parametrize(("activation", "kink"), [("relu", 0.0), ("hardswish", -3.0), ("hardsigmoid", 3.0)])
+@pytest.mark.parametrize(
+    ("activation", "kink"),
+    [
+        ("relu", 0.0),
+        ("hardswish", -3.0),
+        ("hardsigmoid", 3.0),
+        ("relu6", 6.0),
+        ("leaky_relu", 0.0),
+        ("hardtanh", 1.0),
+    ],
+)
 def test_what_is_within_rounding_of_a_kink_goes_to_its_other_side(activation: str, kink: float) -> None:
     network = Activated(activation)
     images = np.array([[(kink + 1e-7) / 1.1, 0.7, -0.8], [0.9, (kink + 0.3) / 1.1, 1.3]], np.float32)
     roundings = roundings_of(network, [images])
     assert len(roundings) == 1
-    assert 0 < roundings[0] < 1e-6
+    assert 0 < roundings[0].min() <= roundings[0].max() < 1e-6
     near, far = clearance(network, [images])
     assert near < 100
     assert far > 1e5
     x = torch.from_numpy(images).double()
-    with AcrossKinks([1e-6]):
+    with AcrossKinks([torch.tensor(1e-6)]):
         moved = network(x)
     mirrored = x * network.scale
     mirrored[0, 0] = 2 * kink - mirrored[0, 0]
     torch.testing.assert_close(moved, network._activation(mirrored), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [torch.nn.ReLU, torch.nn.ReLU6, torch.nn.Hardswish, lambda inplace: torch.nn.Hardtanh(-2, 2, inplace)],
+)
+def test_an_activation_that_writes_over_its_input_is_as_near_to_its_kinks(
+    activation: Callable[..., torch.nn.Module],
+) -> None:
+    images = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
+    linear = torch.nn.Linear(8, 16).double()
+    plain, in_place = (
+        clearance(torch.nn.Sequential(linear, activation(inplace=write)), [images]) for write in (False, True)
+    )
+    assert plain.min() > 0
+    np.testing.assert_array_equal(plain, in_place)
+
+
+def test_a_plane_that_is_off_by_more_than_its_tensor_is_measured_by_itself() -> None:
+    images = np.random.default_rng(0).uniform(0.5, 1, (2, 3, 8, 8)).astype(np.float32)
+    images[1, 2] *= 1000
+    (rounding,) = roundings_of(Activated("relu"), [images])
+    assert rounding.shape == (2, 3, 1, 1)
+    assert rounding[1, 2] == rounding.max()
+    others = torch.cat([rounding[0].flatten(), rounding[1, :2].flatten()])
+    assert torch.equal(others, others[:1].expand(5))
+    assert rounding[1, 2] > 2 * others[0]
 
 
 @pytest.mark.parametrize("train", ["all", "last-two", "head"])

@@ -1,7 +1,7 @@
 """Timed steps on made-up examples: JSON lines, one when the step is open, one per step, one at the end.
 
 The same lines, the same step (the gradients of one batch, no optimizer's update) and the same made-up examples as in
-`ondevice/native/client/bench.cpp`, so that the figures and the losses of the two clients can be compared.
+`ondevice/native/client/program/bench.cpp`, so that the figures and the losses of the two clients can be compared.
 """
 
 from __future__ import annotations
@@ -110,10 +110,12 @@ def _made_up_array(spec: ArraySpec, shape: tuple[int, ...], first: int, job: Ben
     index = np.arange(first * per_example, (first + count) * per_example)
     if spec.dtype == "float32":
         return (2 * made_up(index) - np.float32(1)).reshape(shape)
-    if spec.dtype == "uint8":
-        return (_hash(index) >> np.uint32(24)).astype(np.uint8).reshape(shape)
-    # 0 is a value that every vocabulary has.
-    return (index % job.width if spec.positions_in is not None else np.zeros_like(index)).reshape(shape)
+    # Where nothing is said of the range: 0 is a value that every vocabulary has.
+    below = (
+        job.width if spec.positions_in is not None else spec.below or (256 if spec.dtype == "uint8" else 1)
+    )
+    numbers = _hash(index) >> np.uint32(24) if spec.dtype == "uint8" else index
+    return (numbers % below).astype(spec.dtype).reshape(shape)
 
 
 def made_up(index: npt.NDArray[np.int64]) -> FloatArray:

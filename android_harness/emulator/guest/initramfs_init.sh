@@ -3,8 +3,8 @@
 # which Debian's kernel has as modules, and go on from the disk.  The RAM disk is freed by switch_root, so that
 # what the phone was given as memory is there for the client.
 export PATH=/bin
-for driver in virtio virtio_ring virtio_mmio virtio_blk failover net_failover virtio_net; do
-  busybox insmod /drivers/$driver.ko
+for driver in /drivers/*.ko; do  # named in the order in which they need each other
+  busybox insmod $driver
 done
 busybox mount -t devtmpfs dev /dev
 busybox mount -t ext4 -o noatime /dev/vda /disk

@@ -109,7 +109,7 @@ def _add_planes(r: Rewrite, a: fx.Node, b: fx.Node) -> fx.Node:
 def mean(r: Rewrite, x: Given, dims: list[int] | None, keepdim: bool = False) -> Known | Copied:
     if not _on_planes(x):
         return COPIED
-    if {dim % 4 for dim in dims or ()} != {2, 3}:
+    if sorted(dim % 4 for dim in dims or ()) != [2, 3]:
         r.refuse(f"over dimensions {dims}")
     pooled = r.emit(fedss.pooled_mean.default, *r.value_arguments(x))
     return PerPlane(pooled, shape_of(r.at)) if keepdim else pooled
@@ -120,6 +120,11 @@ def sum_over(r: Rewrite, x: Given, dims: list[int] | None, keepdim: bool = False
         return COPIED
     batch, channels, *sizes = shape_of(r.at.args[0])
     summed = {dim % 4 for dim in dims or ()}
+    if summed == {0, 2, 3}:
+        of_channels = r.emit(fedss.channel_sums.default, r.planes(x))
+        if not keepdim:
+            return of_channels
+        return Planes(r.emit(aten.reshape.default, of_channels, [channels, 1, 1, 1]))
     if keepdim:  # torch leaves out dimensions of one element
         summed |= {dim for dim, size in zip((2, 3), sizes, strict=True) if size == 1}
     if summed != {2, 3}:
@@ -133,7 +138,7 @@ def sum_of_planes(r: Rewrite, x: Given) -> fx.Node:
     if isinstance(x, GradientTimesValue):
         return r.emit(fedss.pooled_product.default, x.planes, *x.value.arguments())
     sums = r.emit(aten.sum.dim_IntList, r.planes(x), [2, 3])
-    return r.contiguous(r.emit(aten.t.default, sums))
+    return r.emit(fedss.permute.default, sums, [1, 0])
 
 
 def _on_planes(*operands: Given) -> bool:

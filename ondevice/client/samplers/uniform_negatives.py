@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from ondevice.client.samplers.sampling import SamplingView, columns_sample, positives_of
 from ondevice.contract.portable_random import PortableRandom, Purpose
@@ -35,18 +36,25 @@ class UniformNegatives:
     def draw(self, view: SamplingView) -> RowSample:
         num_rows = view.plan.table_sizes[COLUMNS]
         positives = positives_of(view.labels, num_rows)
-        num_others = num_rows - len(positives)
-        count = min(self.num_negatives, num_others)
-        random = PortableRandom(view.private_seed, view.plan.round_index, Purpose.NEGATIVES)
-        ids = np.concatenate([positives, draw_negatives(positives, count, num_rows, random)])
-        order = np.argsort(ids)
-        is_positive = (np.arange(len(ids)) < len(positives))[order]
-        log_count = np.log(count / num_others) if count else 0.0
+        ids, is_positive, log_count = with_negatives(view, positives, self.num_negatives, num_rows)
         adjust = np.where(is_positive, EXCLUDED if self.exclude_positives else 0.0, -log_count)
-        return columns_sample(ids[order], adjust.astype(np.float32))
+        return columns_sample(ids, adjust.astype(np.float32))
 
     def widest(self, num_positives: int, num_rows: int) -> int:
         return min(num_positives + self.num_negatives, num_rows)
+
+
+def with_negatives(
+    view: SamplingView, positives: IntArray, num_negatives: int, num_rows: int
+) -> tuple[IntArray, npt.NDArray[np.bool_], float]:
+    """S_k; which of it are positives; and the log expected count of every other class."""
+    num_others = num_rows - len(positives)
+    count = min(num_negatives, num_others)
+    random = PortableRandom(view.private_seed, view.plan.round_index, Purpose.NEGATIVES)
+    ids = np.concatenate([positives, draw_negatives(positives, count, num_rows, random)])
+    order = np.argsort(ids)
+    is_positive = (np.arange(len(ids)) < len(positives))[order]
+    return ids[order], is_positive, float(np.log(count / num_others)) if count else 0.0
 
 
 def draw_negatives(positives: IntArray, count: int, num_rows: int, random: PortableRandom) -> IntArray:

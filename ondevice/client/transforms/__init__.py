@@ -8,21 +8,23 @@ Adding one is a file here and a line in `TRANSFORMS`; for the native client, a f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from ondevice.client.transforms.clip import Clip
+from ondevice.client.transforms.int8 import Int8
 from ondevice.client.transforms.precision import Precision
+from ondevice.client.transforms.top_k import TopK
+from ondevice.client.transforms.transform import Transform, TransformView
 from ondevice.contract.choice import Choice, chosen
-from ondevice.contract.safetensors_file import Tensor
+from ondevice.contract.packed_weights import Weight
 
+__all__ = ["TRANSFORMS", "Transform", "TransformView", "remember", "transformed", "transforms_of"]
 
-class Transform(Protocol):
-    def apply(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The weights of a message by name -> what travels under the same names."""
-        ...
-
-
-TRANSFORMS: dict[str, Callable[..., Transform]] = {"precision": Precision, "clip": Clip}
+TRANSFORMS: dict[str, Callable[..., Transform]] = {
+    "precision": Precision,
+    "clip": Clip,
+    "int8": Int8,
+    "top_k": TopK,
+}
 
 
 def transforms_of(choices: Sequence[Choice]) -> list[Transform]:
@@ -30,8 +32,16 @@ def transforms_of(choices: Sequence[Choice]) -> list[Transform]:
     return [chosen(TRANSFORMS, choice, "transform") for choice in choices]
 
 
-def transformed(weights: Mapping[str, Tensor], choices: Sequence[Choice]) -> Mapping[str, Tensor]:
+def remember(choices: Sequence[Choice]) -> bool:
+    """Whether they need a client's memory."""
+    return any(transform.remembers for transform in transforms_of(choices))
+
+
+def transformed(
+    weights: Mapping[str, Weight], choices: Sequence[Choice], view: TransformView | None = None
+) -> Mapping[str, Weight]:
     """One transform after the other."""
+    view = TransformView() if view is None else view
     for transform in transforms_of(choices):
-        weights = transform.apply(weights)
+        weights = transform.apply(weights, view)
     return weights

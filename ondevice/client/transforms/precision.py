@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
+from ondevice.client.transforms.transform import TransformView, still_float32
+from ondevice.contract.packed_weights import Largest, Weight
 from ondevice.contract.safetensors_file import Bfloat16, Tensor
 from ondevice.contract.wire import WireError
 
+_ORDER = "precision to be the last transform, once"
 FORMATS = ("fp32", "fp16", "bf16")
 
 
@@ -17,20 +21,27 @@ FORMATS = ("fp32", "fp16", "bf16")
 class Precision:
     """Rounded to nearest, ties to even."""
 
+    remembers: ClassVar[bool] = False
+
     format: str = "fp32"
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
             raise ValueError(f"format is {self.format!r}; expected one of {', '.join(FORMATS)}")
 
-    def apply(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def apply(self, weights: Mapping[str, Weight], view: TransformView) -> Mapping[str, Weight]:  # noqa: ARG002
         if self.format == "fp32":
             return weights
-        return {name: self._narrowed(name, values) for name, values in weights.items()}
+        narrowed: dict[str, Weight] = {}
+        for name, weight in weights.items():
+            if isinstance(weight, Largest):
+                narrowed[name] = replace(weight, values=self._narrowed(name, weight.values))
+            else:
+                narrowed[name] = self._narrowed(name, weight)
+        return narrowed
 
-    def _narrowed(self, name: str, values: Tensor) -> Tensor:
-        if isinstance(values, Bfloat16) or values.dtype != np.float32:
-            raise ValueError(f"{name} was narrowed before; expected precision to be the last transform, once")
+    def _narrowed(self, name: str, weight: Weight) -> Tensor:
+        values = still_float32(name, weight, _ORDER)
         if self.format == "bf16":
             return Bfloat16.from_float32(values)
         largest = float(np.abs(values).max(initial=0.0))

@@ -9,9 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ondevice.client.weightings.importance import Importance
 from ondevice.client.weightings.uniform import Uniform
+from ondevice.client.weightings.virtual_clients import VirtualClients
 from ondevice.client.weightings.weighting import Weighting, WeightingView
 
 __all__ = ["WEIGHTINGS", "Weighting", "WeightingView"]
 
-WEIGHTINGS: dict[str, Callable[..., Weighting]] = {"uniform": Uniform}
+WEIGHTINGS: dict[str, Callable[..., Weighting]] = {
+    "uniform": Uniform,
+    "virtual_clients": VirtualClients,
+    "importance": Importance,
+}

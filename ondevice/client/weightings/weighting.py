@@ -16,8 +16,10 @@ class WeightingView:
     plan: RoundPlan
     labels: IntArray
     """Of all its examples: global row ids."""
+    ids: Mapping[str, IntArray]
+    """The rows of the slice, by table."""
     sides: Mapping[str, FloatArray]
-    """The slice's side arrays."""
+    """The slice's side arrays, an entry per row."""
     private_seed: int = field(repr=False)
 
 

@@ -12,9 +12,21 @@ from ondevice.model.pixels import Pixels, image_inputs
 
 
 class Extractor(nn.Module):
-    """`forward` takes the features of `inputs`, in that order, and gives embeddings [b, d]."""
+    """`forward` takes the features of `inputs`, in that order, and gives embeddings [b, d].
+
+    After the features it takes the tables whose rows they hold positions in: an extractor may read an objective's table.
+    It may give more than [b, d] to an objective that wants more; `summary` makes embeddings [b, d] of it.
+    """
 
     inputs: tuple[ArraySpec, ...]
+    idle: tuple[str, ...] = ()
+    """Parameters that cannot learn: no gradient reaches them, or their builder froze them."""
+    remarks: tuple[str, ...] = ()
+    """What had to be done to a network from elsewhere, for the user to read."""
+
+    def summary(self, outputs: Tensor, *inputs: Tensor) -> Tensor:  # noqa: ARG002 - what `forward` took
+        """What `forward` gave, as one embedding per example."""
+        return outputs
 
 
 class ImageExtractor(Extractor):
@@ -22,6 +34,10 @@ class ImageExtractor(Extractor):
 
     def __init__(self, spec: StepSpec) -> None:
         super().__init__()
+        if spec.architecture_arguments and ":" not in spec.architecture:
+            raise ValueError(
+                f"architecture_arguments are {dict(spec.architecture_arguments)}; {spec.architecture} is ours and takes none"
+            )
         self.inputs = image_inputs(spec)
         self.pixels = Pixels(spec)
 

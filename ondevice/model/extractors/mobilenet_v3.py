@@ -137,6 +137,8 @@ class ConvNorm(nn.Module):
             return F.relu(outputs)
         if self.activation == "hardswish":
             return F.hardswish(outputs)
+        if self.activation == "relu6":
+            return F.relu6(outputs)
         return outputs
 
 

@@ -8,7 +8,8 @@
 on the positives for NegOnly (Eq. 7), zero over P_k for PosOnly (Eq. 8), zero over every class for full softmax (Eq. 2), and
 EXCLUDED on padding.  It is not added to the target's own logit: a positive's adjustment is log 1 = 0 under every loss.
 
-Written in operators that every exporter lowers well: the target is picked by a comparison, not by an index.
+What is exported is written in operators that every exporter lowers well: the target is picked by a comparison, not by an
+index.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ondevice.contract.step_signature import EXAMPLES, ArraySpec, rows_of
 from ondevice.contract.vocabulary import COLUMNS, COSINE_SCALE, EXCLUDED, LogitKind, StepSpec
@@ -38,6 +40,11 @@ class SampledSoftmax:
         )
 
     def losses(self, embeddings: Tensor, arrays: Mapping[str, Tensor]) -> Tensor:
+        if embeddings.dim() != 2:
+            raise ValueError(
+                f"the extractor gives {list(embeddings.shape)}; sampled_softmax takes [b, d]: choose the objective "
+                "next_word, or another extractor"
+            )
         logits = class_logits(embeddings, arrays[COLUMNS], self._logits)
         return sampled_softmax_losses(logits, arrays["adjust"], arrays["labels"])
 
@@ -66,6 +73,11 @@ def unit_rows(matrix: Tensor) -> Tensor:
 
 def sampled_softmax_losses(logits: Tensor, adjust: Tensor, labels: Tensor) -> Tensor:
     """Of every example, [B].  logits [B, m], adjust [m], labels [B] positions in the slice."""
+    # Numbers, not a graph that is being traced, and targets without an adjustment: all losses but NegOnly.  Comparing every
+    # position with the label would take five passes over [B, m], forward and backward, to say the same.
+    is_traced = torch.compiler.is_compiling() or type(logits) is not Tensor
+    if not is_traced and not adjust[labels].any():
+        return functional.cross_entropy(logits + adjust, labels, reduction="none")
     positions = torch.arange(logits.shape[1], device=labels.device)
     is_target = (labels[:, None] == positions).to(logits.dtype)  # [B, m]
     adjusted = logits + adjust * (1 - is_target)

@@ -25,38 +25,45 @@ from ondevice.native.build import (
 CLIENT_FOLDER = Path(__file__).parent
 PROGRAM = "fedss-client"
 PORTABLE_SOURCES = (
-    "files.cpp",
-    "strict_json.cpp",
-    "exact_fields.cpp",
-    "choice.cpp",
-    "safetensors.cpp",
-    "wire.cpp",
-    "portable_random.cpp",
+    "contract/files.cpp",
+    "contract/strict_json.cpp",
+    "contract/exact_fields.cpp",
+    "contract/choice.cpp",
+    "contract/safetensors.cpp",
+    "contract/wire.cpp",
+    "contract/portable_random.cpp",
+    "contract/label_hashes.cpp",
     "samplers/sampling.cpp",
     "samplers/uniform_negatives.cpp",
     "samplers/positives.cpp",
     "samplers/all_rows.cpp",
+    "samplers/word_negatives.cpp",
+    "samplers/label_hashes.cpp",
+    "samplers/class_outputs.cpp",
     "weightings/uniform.cpp",
+    "weightings/virtual_clients.cpp",
+    "weightings/importance.cpp",
     "transforms/precision.cpp",
     "transforms/clip.cpp",
-    "step_signature.cpp",
+    "transforms/int8.cpp",
+    "contract/step_signature.cpp",
     "device_files.cpp",
-    "micro_batch.cpp",
-    "sha256.cpp",
-    "artifact.cpp",
+    "step/micro_batch.cpp",
+    "contract/sha256.cpp",
+    "contract/artifact.cpp",
 )
 STEP_SOURCES = (
-    "training_step.cpp",
+    "step/training_step.cpp",
     "local_training.cpp",
     "client.cpp",
-    "replay.cpp",
-    "golden_check.cpp",
-    "measurement.cpp",
-    "bench.cpp",
-    "arguments.cpp",
-    "main.cpp",
+    "program/replay.cpp",
+    "step/golden_check.cpp",
+    "program/measurement.cpp",
+    "program/bench.cpp",
+    "program/arguments.cpp",
+    "program/main.cpp",
 )
-RUNTIME_SOURCES = ("stock_step.cpp",)
+RUNTIME_SOURCES = ("step/stock_step.cpp",)
 """Compiled against the runtime's own headers; the others know it through program.h."""
 FLAGS = (
     "-std=c++20",
@@ -77,7 +84,7 @@ def build_client(target: Target, executorch: Path, folder: Path) -> Path:
     headers = [f"-isystem{include}", f"-isystem{include / 'executorch/runtime/core/portable_type/c10'}"]
     commands = []
     for name in (*PORTABLE_SOURCES, *STEP_SOURCES, *RUNTIME_SOURCES):
-        flags = [*RUNTIME_FLAGS, *headers] if name in RUNTIME_SOURCES else FLAGS
+        flags = [*RUNTIME_FLAGS, f"-I{SOURCE_FOLDER}", *headers] if name in RUNTIME_SOURCES else FLAGS
         objects.append(folder / f"client-{object_name(name)}")
         commands.append([*flags, "-c", str(CLIENT_FOLDER / name), "-o", str(objects[-1])])
     on_all_cores(lambda arguments: compile_client(target.compiler, arguments), commands)

@@ -1,12 +1,12 @@
-#include "client.h"
+#include "client/client.h"
 
 #include <cmath>
 
-#include "failure.h"
-#include "local_training.h"
-#include "samplers/samplers.h"
-#include "transforms/transforms.h"
-#include "weightings/weightings.h"
+#include "client/contract/failure.h"
+#include "client/local_training.h"
+#include "client/samplers/samplers.h"
+#include "client/transforms/transforms.h"
+#include "client/weightings/weightings.h"
 
 namespace fedss {
 namespace {
@@ -45,7 +45,8 @@ Client::Trained Client::converse(
   std::vector<int64_t> labels;
   for (const int64_t position : positions) labels.push_back(examples_.labels().at(position));
   // Line 5: draw N_k; S_k = P_k + N_k.
-  const RowSample sample = sampler->draw({plan, labels, private_seed_, ask});
+  const auto numbers = [&](const std::string& name) { return examples_.numbers(name, positions); };
+  const RowSample sample = sampler->draw({plan, labels, private_seed_, ask, numbers});
   // Lines 6-7: ask for the rows of S_k; be given φ and W_S.
   const MappedFile& answer = ask(request_to_bytes(envelope, sample.ids));
   const Artifact artifact(place_.artifact);
@@ -69,7 +70,8 @@ Client::Trained Client::converse(
   for (size_t i = 0; i < weights.size(); i++) slice.weights[i].subtract_from(weights[i].data());
   const int64_t num_examples = static_cast<int64_t>(positions.size());
   Update update{weights_of(std::move(weights), sample.ids, expected), num_examples, static_cast<float>(mean_loss)};
-  for (const auto& transform : transforms) transform->apply(update.weights);
+  const TransformView view{plan.round_index, private_seed_};
+  for (const auto& transform : transforms) transform->apply(update.weights, view);
   write_update(out, envelope, sample.ids, expected, update);
   return {num_examples, mean_loss};
 }

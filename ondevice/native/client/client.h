@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <string>
 
-#include "device_files.h"
-#include "link.h"
-#include "wire.h"
+#include "client/contract/link.h"
+#include "client/contract/wire.h"
+#include "client/device_files.h"
 
 namespace fedss {
 

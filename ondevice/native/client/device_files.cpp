@@ -1,10 +1,10 @@
-#include "device_files.h"
+#include "client/device_files.h"
 
 #include <algorithm>
 #include <charconv>
 #include <string_view>
 
-#include "failure.h"
+#include "client/contract/failure.h"
 
 namespace fedss {
 
@@ -35,6 +35,20 @@ ExampleSet::ExampleSet(const std::string& path) : file_(path) {
           std::to_string(labels_.size()) + ", ...], an entry per label");
     features_[name.substr(prefix.size())] = tensor;
   }
+}
+
+std::vector<int64_t> ExampleSet::numbers(const std::string& name, const std::vector<int64_t>& positions) const {
+  const auto found = features_.find(name);
+  if (found == features_.end() || found->second.dtype != Dtype::I64)
+    throw BadFile("the client's examples have no feature '" + name + "' of whole numbers, which its sampler reads");
+  const std::vector<int64_t> all = found->second.integers();
+  const size_t size = labels_.empty() ? 0 : all.size() / labels_.size();  // of one example
+  std::vector<int64_t> values;
+  for (const int64_t position : positions) {
+    const auto first = all.begin() + static_cast<int64_t>(position * size);
+    values.insert(values.end(), first, first + static_cast<int64_t>(size));
+  }
+  return values;
 }
 
 uint64_t read_seed(const std::string& path) {

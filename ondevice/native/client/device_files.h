@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "files.h"
-#include "safetensors.h"
+#include "client/contract/files.h"
+#include "client/contract/safetensors.h"
 
 namespace fedss {
 
@@ -18,6 +18,8 @@ class ExampleSet {
 
   const std::vector<int64_t>& labels() const { return labels_; }
   const std::map<std::string, TensorView>& features() const { return features_; }  // by NAME
+  // All values of an I64 feature of these examples.  Raises BadFile where there is none.
+  std::vector<int64_t> numbers(const std::string& name, const std::vector<int64_t>& positions) const;
 
  private:
   MappedFile file_;

@@ -1,9 +1,9 @@
-#include "local_training.h"
+#include "client/local_training.h"
 
 #include <algorithm>
 
-#include "failure.h"
-#include "portable_random.h"
+#include "client/contract/failure.h"
+#include "client/contract/portable_random.h"
 
 namespace fedss {
 namespace {
@@ -53,7 +53,7 @@ double train_locally(
     TrainingStep& step, const LocalTask& task, const RowSample& sample, const Sides& sides, Arrays& weights) {
   const StepSignature& signature = step.signature();
   const LocalTraining& training = task.plan.local_training;
-  const BatchGatherer gatherer(signature, task.examples, sample.ids);
+  const BatchGatherer gatherer(signature, task.examples, sample);
   MicroBatch micro_batch = step.empty_batch();
   Bounds values{{kExamples, step.micro_batch()}};
   for (const ArraySpec& table : signature.tables())
@@ -62,7 +62,7 @@ double train_locally(
   add_weights(arrays, signature, weights, values);
   add_sides(arrays, signature, sample.sides, sides);
   add_batch(arrays, micro_batch);
-  const WeightingView view{task.plan, task.examples.labels(), sides, task.private_seed};
+  const WeightingView view{task.plan, task.examples.labels(), sample.ids, sides, task.private_seed};
   LocalSgd optimizer(training, step);
   const int64_t count = static_cast<int64_t>(task.positions.size());
   double total_loss = 0;

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "device_files.h"
-#include "training_step.h"
-#include "vocabulary.h"
-#include "weightings/weighting.h"
+#include "client/contract/vocabulary.h"
+#include "client/device_files.h"
+#include "client/step/training_step.h"
+#include "client/weightings/weighting.h"
 
 namespace fedss {
 

@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "../client/samplers/samplers.h"
-#include "../client/strict_json.h"
-#include "../client/transforms/transforms.h"
-#include "../client/weightings/weightings.h"
-#include "../client/wire.h"
+#include "client/contract/strict_json.h"
+#include "client/contract/wire.h"
+#include "client/samplers/samplers.h"
+#include "client/transforms/transforms.h"
+#include "client/weightings/weightings.h"
 
 namespace fedss {
 

@@ -10,9 +10,9 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "../client/failure.h"
-#include "../client/portable_random.h"
-#include "case.h"
+#include "client/contract/failure.h"
+#include "client/contract/portable_random.h"
+#include "fuzz/case.h"
 
 namespace {
 

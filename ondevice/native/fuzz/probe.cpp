@@ -6,12 +6,15 @@
 //       the same for plans
 //   probe plan FILE
 //       what the client understands of a plan, as JSON
-//   probe answer EXPECTED SLICE TRANSFORMS REQUEST UPDATE
+//   probe answer EXPECTED SLICE TRANSFORMS REQUEST UPDATE [SEED]
 //       reads the slice; writes the request for it, and an update whose differences are its weights, after the
-//       transforms of a JSON list
+//       transforms of a JSON list, by a client of that private seed (0)
 //   probe sample
-//       lines `seed round num_rows label... | sampler` on stdin, the sampler as JSON; prints S_k, `|`, the bits of the
-//       adjustments, `|`, and the order of the examples in the first epoch
+//       lines `seed round num_rows label... ; token... | sampler` on stdin, the sampler as JSON; prints S_k, `|`, the
+//       bits of the adjustments, `|`, and the order of the examples in the first epoch
+//   probe weigh
+//       lines `seed round num_rows label... | weighting | share...` on stdin, the weighting as JSON, a class_share for
+//       every row; prints the positions of the examples that it draws, `|`, and the bits of their weights as one batch
 //   probe gather ARTIFACT DATA IDS FIRST POSITION...
 //       the micro-batch from POSITION number FIRST on, its arrays as hexadecimal bytes; IDS as JSON
 #include <bit>
@@ -20,11 +23,11 @@
 #include <iostream>
 #include <sstream>
 
-#include "../client/artifact.h"
-#include "../client/failure.h"
-#include "../client/micro_batch.h"
-#include "../client/portable_random.h"
-#include "case.h"
+#include "client/contract/artifact.h"
+#include "client/contract/failure.h"
+#include "client/contract/portable_random.h"
+#include "client/step/micro_batch.h"
+#include "fuzz/case.h"
 
 namespace {
 
@@ -76,7 +79,7 @@ void show_plan(const std::string& path) {
 
 void answer(
     const Case& given, const std::string& slice, const std::string& transforms, const std::string& request,
-    const std::string& update) {
+    const std::string& update, uint64_t private_seed) {
   const MappedFile file(slice);
   Arrays differences;
   for (const TensorView& tensor : read_slice(file.bytes(), given.envelope, given.ids, given.expected).weights) {
@@ -87,7 +90,8 @@ void answer(
   std::vector<Choice> choices;
   for (const Json& document : parse_json(transforms, "the transforms"))
     choices.push_back(choice_from_document(document));
-  for (const auto& transform : chosen_transforms(choices)) transform->apply(result.weights);
+  const TransformView view{given.envelope.round_index, private_seed};
+  for (const auto& transform : chosen_transforms(choices)) transform->apply(result.weights, view);
   WholeFile question(request);
   const std::string bytes = request_to_bytes(given.envelope, given.ids);
   question.write(bytes.data(), bytes.size());
@@ -98,16 +102,18 @@ void answer(
 void sample() {
   const Ask nobody = [](const std::string&) -> const MappedFile& { throw BadFile("nobody is there to be asked"); };
   for (std::string line; std::getline(std::cin, line);) {
-    const size_t bar = line.find('|');
-    std::istringstream words(line.substr(0, bar));
+    const size_t bar = line.find('|'), semicolon = line.find(';');
+    std::istringstream words(line.substr(0, semicolon)), more(line.substr(semicolon + 1, bar - semicolon - 1));
     uint64_t seed;
     RoundPlan plan{};
     words >> seed >> plan.round_index >> plan.table_sizes[kColumns];
     std::vector<int64_t> labels;
     for (int64_t label; words >> label;) labels.push_back(label);
+    std::vector<int64_t> tokens;
+    for (int64_t token; more >> token;) tokens.push_back(token);
     const auto sampler =
         chosen(kSamplers, choice_from_document(parse_json(line.substr(bar + 1), "the sampler")), "sampler");
-    const RowSample drawn = sampler->draw({plan, labels, seed, nobody});
+    const RowSample drawn = sampler->draw({plan, labels, seed, nobody, [&](const std::string&) { return tokens; }});
     for (const int64_t id : ids_of(drawn.ids, kColumns)) std::printf("%ld ", static_cast<long>(id));
     std::printf("|");
     for (const float adjust : drawn.sides.at("adjust")) std::printf(" %u", std::bit_cast<uint32_t>(adjust));
@@ -115,6 +121,30 @@ void sample() {
     PortableRandom random(seed, static_cast<uint64_t>(plan.round_index), kFirstEpoch);
     for (const int64_t example : random.permutation(static_cast<int64_t>(labels.size())))
       std::printf(" %ld", static_cast<long>(example));
+    std::printf("\n");
+  }
+}
+
+void weigh() {
+  for (std::string line; std::getline(std::cin, line);) {
+    const size_t bar = line.find('|'), second = line.find('|', bar + 1);
+    std::istringstream words(line.substr(0, bar)), numbers(line.substr(second + 1));
+    uint64_t seed;
+    RoundPlan plan{};
+    words >> seed >> plan.round_index >> plan.table_sizes[kColumns];
+    std::vector<int64_t> labels, rows;
+    for (int64_t label; words >> label;) labels.push_back(label);
+    std::vector<float> shares;
+    for (float share; numbers >> share; shares.push_back(share)) rows.push_back(static_cast<int64_t>(rows.size()));
+    const Json document = parse_json(line.substr(bar + 1, second - bar - 1), "the weighting");
+    const auto weighting = chosen(kWeightings, choice_from_document(document), "weighting");
+    const std::vector<int64_t> positions = weighting->examples(plan, labels, seed);
+    for (const int64_t position : positions) std::printf("%ld ", static_cast<long>(position));
+    std::printf("|");
+    const RowIds ids{{kColumns, rows}};
+    const Sides sides{{"class_share", shares}};
+    for (const float weight : weighting->weights({plan, labels, ids, sides, seed}, positions))
+      std::printf(" %u", std::bit_cast<uint32_t>(weight));
     std::printf("\n");
   }
 }
@@ -131,12 +161,14 @@ void gather(int count, char** words) {
   const RoundPlan plan{};
   Json nothing = Json::object();
   Fields settings(nothing, "uniform");
-  const std::vector<float> weights = make_uniform(settings)->weights({plan, examples.labels(), {}, 0}, batch);
+  const std::vector<float> weights = make_uniform(settings)->weights({plan, examples.labels(), ids, {}, 0}, batch);
   MicroBatch micro_batch = empty_batch(artifact.signature, artifact.bounds);
   for (NamedArray& array : micro_batch)
     std::fill(array.entry(0), array.entry(array.shape[0]), 0xAB);  // of the batch before
-  BatchGatherer(artifact.signature, examples, ids).fill(micro_batch, batch, weights, first);
+  const RowSample sample{ids, {}, {}};
+  BatchGatherer(artifact.signature, examples, sample).fill(micro_batch, batch, weights, first);
   for (NamedArray& array : micro_batch) {
+    check_range(array.spec, array.view());
     std::printf("%s ", array.spec.name.c_str());
     for (const uint8_t* byte = array.entry(0); byte < array.entry(array.shape[0]); byte++) std::printf("%02x", *byte);
     std::printf("\n");
@@ -154,10 +186,13 @@ int main(int count, char** words) try {
     judge(usable_plan);
   } else if (verb == "plan" && count == 3) {
     show_plan(words[2]);
-  } else if (verb == "answer" && count == 7) {
-    answer(Case(words[2]), words[3], words[4], words[5], words[6]);
+  } else if (verb == "answer" && (count == 7 || count == 8)) {
+    const uint64_t seed = count == 8 ? std::strtoull(words[7], nullptr, 10) : 0;
+    answer(Case(words[2]), words[3], words[4], words[5], words[6], seed);
   } else if (verb == "sample" && count == 2) {
     sample();
+  } else if (verb == "weigh" && count == 2) {
+    weigh();
   } else if (verb == "gather" && count > 6) {
     gather(count - 2, words + 2);
   } else {

@@ -14,7 +14,18 @@
 
 namespace fedss {
 
-enum class Activation : int64_t { none = 0, relu = 1, hardswish = 2, hardsigmoid = 3 };
+enum class Activation : int64_t {
+  none = 0,
+  relu = 1,
+  hardswish = 2,
+  hardsigmoid = 3,
+  relu6 = 4,
+  sigmoid = 5,
+  silu = 6,
+  tanh = 7,
+  gelu = 8,
+  gelu_tanh = 9
+};
 
 struct Shape {
   int64_t channels, batch, height, width;
@@ -31,14 +42,6 @@ struct Matrix {
 
 inline Matrix row_major(const float* values, int64_t columns) { return {values, columns, 1}; }
 
-// out [rows, columns] = start + a [rows, depth] * b [depth, columns]; start may be null, meaning 0.
-struct Product {
-  int64_t rows, columns, depth;
-  Matrix a, b, start;
-  float* out;
-  int64_t out_row_stride, out_column_stride;
-};
-
 // activation(GroupNorm(x)): x as it lies in memory, and what turns it into the value.  Without gamma it is x itself.
 struct Value {
   const float* x;
@@ -48,6 +51,17 @@ struct Value {
   const float* beta;     // [channels]
   int64_t groups;
   Activation activation;
+};
+
+// out [rows, columns] = start + a [rows, depth] * b [depth, columns]; start may be null, meaning 0.
+struct Product {
+  int64_t rows, columns, depth;
+  Matrix a, b, start;
+  float* out;
+  int64_t out_stride;
+  // With an x: `b` is x [channels, batch * plane] or its transpose, and what is multiplied is the value times the gate.
+  Value value = {};
+  const float* gate = nullptr;  // [batch, channels], or null
 };
 
 // A gradient with respect to a `Value`: planes * scale + shift; each part may be null (planes and
@@ -60,6 +74,22 @@ struct PlaneGradient {
 
 struct Window {
   int64_t kernel, stride, padding;
+};
+
+// A window with sizes of its own in height and in width.
+struct Grid {
+  int64_t kernel_height, kernel_width, stride_height, stride_width;
+  int64_t padding_height, padding_width, dilation_height, dilation_width;
+};
+
+// What the sum of a window is divided by: a number, or, where that is 0, its pixels with or without the padding.
+struct AverageBy {
+  int64_t divisor, count_padding;
+};
+
+// Sizes or strides of four dimensions.
+struct Extents {
+  int64_t first, second, third, fourth;
 };
 
 struct Kernels {

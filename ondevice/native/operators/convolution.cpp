@@ -66,8 +66,7 @@ void convolution(KernelRuntimeContext& context, Span<EValue*> values) {
          row_major(patches.values.get(), patches.columns),
          {data(bias), 1, 0},
          out + image * shape.plane(),
-         shape.row(),
-         1});
+         shape.row()});
   }
 }
 
@@ -93,8 +92,7 @@ void convolution_input_gradient(KernelRuntimeContext& context, Span<EValue*> val
          row_major(data(gradient) + image * out_shape.plane(), out_shape.row()),
          {},
          patches.values.get(),
-         patches.columns,
-         1});
+         patches.columns});
     share(shape.channels, patches.rows * patches.columns, [&](int64_t begin, int64_t end) {
       kernels().scatter_patches(
           patches.values.get(), out_shape, window, out + image * shape.plane(), shape.row(), shape, begin, end);
@@ -119,7 +117,7 @@ void convolution_weight_gradient(KernelRuntimeContext& context, Span<EValue*> va
     multiply(
         {out_shape.channels, patches.rows, patches.columns,
          row_major(data(gradient) + image * out_shape.plane(), out_shape.row()),
-         row_major(patches.values.get(), patches.columns).transposed(), so_far, out, patches.rows, 1});
+         row_major(patches.values.get(), patches.columns).transposed(), so_far, out, patches.rows});
   }
 }
 

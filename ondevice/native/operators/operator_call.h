@@ -73,9 +73,16 @@ class Call {
   int64_t integer() { return values_[at_++]->toInt(); }
   bool boolean() { return values_[at_++]->toBool(); }
   double number() { return values_[at_++]->toDouble(); }
+  executorch::aten::ArrayRef<int64_t> integers() { return values_[at_++]->toIntList(); }
+  // Two of them, for height and width.
+  executorch::aten::ArrayRef<int64_t> pair() {
+    const auto given = integers();
+    require(given.size() == 2);
+    return failed_ ? executorch::aten::ArrayRef<int64_t>(kOnes) : given;
+  }
   Activation activation() {
     const int64_t index = integer();
-    require(index >= 0 && index <= static_cast<int64_t>(Activation::hardsigmoid));
+    require(index >= 0 && index <= static_cast<int64_t>(Activation::gelu_tanh));
     return static_cast<Activation>(index);
   }
 
@@ -91,13 +98,11 @@ class Call {
     SizesType wanted[4];
     size_t count = 0;
     for (int64_t size : sizes) wanted[count++] = static_cast<SizesType>(size);
-    return output({wanted, count});
+    return output(executorch::aten::ArrayRef<SizesType>(wanted, count));
   }
   float* output(Shape shape) { return output({shape.channels, shape.batch, shape.height, shape.width}); }
   // An output of the same size as one of the arguments.
   float* output_like(const Tensor& like) { return output(like.sizes()); }
-
- private:
   float* output(executorch::aten::ArrayRef<SizesType> sizes) {
     Tensor& out = values_[at_++]->toTensor();
     require(out.scalar_type() == ScalarType::Float);
@@ -105,6 +110,8 @@ class Call {
     return failed_ ? nullptr : out.mutable_data_ptr<float>();
   }
 
+ private:
+  static constexpr int64_t kOnes[2] = {1, 1};
   KernelRuntimeContext& context_;
   Span<EValue*> values_;
   size_t at_ = 0;

@@ -19,7 +19,7 @@ void share(int64_t items, int64_t work, Body body) {
 
 inline void multiply(const Product& product) {
   share(
-      kernels().product_panels(product), product.rows * product.columns * product.depth,
+      kernels().product_pieces(product), product.rows * product.columns * product.depth,
       [&](int64_t begin, int64_t end) { kernels().product(product, begin, end); });
 }
 

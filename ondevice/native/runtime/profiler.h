@@ -1,11 +1,13 @@
-// Measures the processor time of every instruction of a program, through the runtime's own tracing hook.
+// Measures the processor time of every instruction of a program, through the runtime's own tracing hook, and marks
+// where each begins and ends for an emulator that counts instructions (android_harness/devices/instruction_count.c).
 #pragma once
 
 #include <executorch/runtime/core/event_tracer.h>
-#include <time.h>
 
 #include <cstring>
 #include <vector>
+
+#include "runtime/processor_time.h"
 
 namespace fedss {
 
@@ -22,16 +24,20 @@ class Profiler final : public executorch::runtime::EventTracer {
   std::vector<int64_t> nanoseconds;
 
   Entry start_profiling(const char* name, executorch::runtime::ChainID, Handle) override {
-    if (!std::strcmp(name, "OPERATOR_CALL")) started_ = now();
     Entry entry{};
     entry.event_id = !std::strcmp(name, "OPERATOR_CALL");
+    if (!entry.event_id) return entry;
+    started_ = processor_nanoseconds();
+    mark();
     return entry;
   }
   void end_profiling(Entry entry) override {
     if (!entry.event_id) return;
+    mark();
+    const int64_t ended = processor_nanoseconds();
     const size_t instruction = current_debug_handle();
     if (nanoseconds.size() <= instruction) nanoseconds.resize(instruction + 1);
-    nanoseconds[instruction] = now() - started_;
+    nanoseconds[instruction] = ended - started_;
   }
 
   // What is left has nothing to do with operators.
@@ -54,10 +60,11 @@ class Profiler final : public executorch::runtime::EventTracer {
   void set_delegation_intermediate_output_filter(executorch::runtime::EventTracerFilterBase*) override {}
 
  private:
-  static int64_t now() {
-    timespec time;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-    return time.tv_sec * 1000000000LL + time.tv_nsec;
+  // A hint without a meaning: processors skip it, and the emulator's counter knows it.
+  static void mark() {
+#if defined(__aarch64__)
+    asm volatile("hint #127");
+#endif
   }
   int64_t started_ = 0;
 };

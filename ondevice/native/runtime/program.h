@@ -28,6 +28,10 @@ bool fedss_run(
 // many there are.
 int64_t fedss_profile(fedss_program*, int64_t* nanoseconds, int64_t room);
 
+// Multiply-adds per nanosecond of one thread that does nothing else, in the kernels' instruction set: the peak that a
+// profile is held against.
+double fedss_peak_multiply_adds_per_nanosecond();
+
 // Bytes of the arena that the program was planned to need.
 int64_t fedss_planned_memory(fedss_program*);
 

@@ -52,17 +52,17 @@ class Program:
         if not self._library.fedss_run(self._handle, ins, len(inputs), outs, len(outputs)):
             raise ProgramError(f"{self._path}: {self._reason()}")
 
-    def profile(self) -> list[int]:
-        """Processor time of every instruction in the last run, in nanoseconds, of a program opened `profiled`."""
-        count = self._library.fedss_profile(self._handle, None, 0)
-        measured = (ctypes.c_int64 * count)()
-        self._library.fedss_profile(self._handle, measured, count)
-        return list(measured)
-
     @property
     def planned_memory(self) -> int:
         """Bytes of the arena."""
         return int(self._library.fedss_planned_memory(self._handle))
+
+    def nanoseconds(self) -> list[int]:
+        """Processor time of every instruction in the last run of a program that is profiled."""
+        count = self._library.fedss_profile(self._handle, None, 0)
+        measured = (ctypes.c_int64 * count)()
+        self._library.fedss_profile(self._handle, measured, count)
+        return list(measured)
 
     def close(self) -> None:
         if self._handle:

@@ -81,7 +81,7 @@ def _draw_candidates(min_faces: int, last_code_point: int) -> Alphabet:
     drawn: dict[str, dict[int, Image.Image]] = {}
     candidates = [name for name in mentioned if sum(name in covered for covered in by_face) >= min_faces]
     for face_number, face in enumerate(FACES):
-        pen = _Pen(face)
+        pen = Pen(face_path(face))
         for character in candidates:
             if character in by_face[face_number]:
                 shape = pen.draw(character)
@@ -120,13 +120,13 @@ def _is_shape_of_its_own(character: str) -> bool:
     return "SMALL CAPITAL" not in unicodedata.name(character, "")
 
 
-class _Pen:
+class Pen:
     """Draws single characters of one face."""
 
-    def __init__(self, face: str) -> None:
+    def __init__(self, face: Path) -> None:
         # The basic layout engine is part of every Pillow; the other one is not.
         layout = ImageFont.Layout.BASIC
-        self._font = ImageFont.truetype(face_path(face), _FONT_SIZE, layout_engine=layout)
+        self._font = ImageFont.truetype(face, _FONT_SIZE, layout_engine=layout)
         self._page = Image.new("L", (_PAGE, _PAGE))
         self._draw = ImageDraw.Draw(self._page)
 

@@ -1,15 +1,14 @@
-"""Which glyph each image shows and who owns it: the split of a glyphs data set, before any pixel is rendered.
+"""Which glyph each image shows and who owns it: the split of a data set of characters, before any pixel is rendered.
 
 A client is an author with one face, and holds some characters of it.  The FedSS paper's data sets say how many
 (section 4): authors of about 130 photographs of about 90 landmarks, or clients of 100 pictures of 20 products.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from server_sim.data.glyphs.alphabet import FACES
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Deal:
     """One entry per image."""
 
     characters: NDArray[np.int64]  # [N] numbers in the alphabet
-    faces: NDArray[np.int64]  # [N] numbers in FACES
+    faces: NDArray[np.int64]  # [N] numbers of the faces
     users: list[str]  # a user's name ends with its face's
 
 
@@ -42,13 +41,14 @@ def deal_train(
     rule: ByClient | ByFace,
     classes: NDArray[np.int64],
     covered: NDArray[np.bool_],
+    face_names: Sequence[str],
     rng: np.random.Generator,
 ) -> Deal:
     """The clients' images of these characters; `covered` [faces, characters] says which faces draw which."""
     if isinstance(rule, ByFace):
         characters, faces = _through_the_faces(classes, rule.images_per_class, covered, rng)
-        return Deal(characters, faces, [FACES[face] for face in faces])
-    return _deal_to_clients(rule, classes, covered, rng)
+        return Deal(characters, faces, [face_names[face] for face in faces])
+    return _deal_to_clients(rule, classes, covered, face_names, rng)
 
 
 def deal_test(
@@ -63,7 +63,11 @@ def deal_test(
 
 
 def _deal_to_clients(
-    rule: ByClient, classes: NDArray[np.int64], covered: NDArray[np.bool_], rng: np.random.Generator
+    rule: ByClient,
+    classes: NDArray[np.int64],
+    covered: NDArray[np.bool_],
+    face_names: Sequence[str],
+    rng: np.random.Generator,
 ) -> Deal:
     # A face gets clients in proportion to its characters, so that none has to deal the same few again and again.
     share = np.cumsum(covered[:, classes].sum(axis=1) / covered[:, classes].sum())
@@ -82,7 +86,7 @@ def _deal_to_clients(
         times_dealt[held] += 1
         hands.append(np.concatenate([held, rng.choice(held, num_images - len(held))]))
     sizes = [len(hand) for hand in hands]
-    names = [f"{client:04d} {FACES[face]}" for client, face in enumerate(client_faces)]
+    names = [f"{client:04d} {face_names[face]}" for client, face in enumerate(client_faces)]
     return Deal(
         characters=np.concatenate(hands),
         faces=np.repeat(client_faces, sizes),

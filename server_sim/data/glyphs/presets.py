@@ -60,6 +60,8 @@ _PRESETS = (
         num_unseen_classes=1000,
         test_images_per_class=5,
     ),
+    # A tenth of the classes, and more test images of each: experiments of minutes.
+    Preset("glyphs-200", ByClient(100, 100, 20, spread=0.3), num_classes=200, test_images_per_class=5),
     # What ImageNet is to the paper: rarer characters, none of which is, or looks like, a class of the two above.
     Preset(
         "glyphs-pretrain",
@@ -122,7 +124,7 @@ def _render_population(
     alphabet = _alphabet_of(preset)
     deal_rng, pixel_rng = np.random.default_rng(preset.seed).spawn(2)
     train_classes, test_classes = _split_classes(preset, len(alphabet.characters), deal_rng)
-    train = deal_train(preset.train, train_classes, alphabet.covered, deal_rng)
+    train = deal_train(preset.train, train_classes, alphabet.covered, FACES, deal_rng)
     test = deal_test(preset.test_images_per_class, test_classes, alphabet.covered, deal_rng)
     faces = np.concatenate([train.faces, test.faces])
     characters = np.concatenate([train.characters, test.characters])

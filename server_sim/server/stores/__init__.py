@@ -1,15 +1,19 @@
 """Where a table's rows lie with their moments: one store per file, chosen by `server.store`.
 
-Adding one is a file here and a line in `STORES`.  A store keeps numbers and knows nothing of rounds or optimizers.
+Adding one is a file here and a line in `STORES`.  A store keeps numbers and knows nothing of rounds or optimizers: the loops
+of `server_sim.server.row_loop` work in its arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from ondevice.contract.vocabulary import FloatArray, IntArray
+from server_sim.server.stores.mapped import MappedStore
 from server_sim.server.stores.memory import MemoryStore
+from server_sim.server.stores.new_table import NewTable
+from server_sim.server.stores.open_rows import OpenRows
 
 
 class RowStore(Protocol):
@@ -21,20 +25,19 @@ class RowStore(Protocol):
     @property
     def dim(self) -> int: ...
 
-    def gather(self, ids: IntArray) -> tuple[FloatArray, list[FloatArray], IntArray]:
-        """Copies: weights [k, d], every moment [k, d], and the rounds at which they were brought up to date [k]."""
+    def open(self, ids: IntArray) -> OpenRows:
+        """Where these rows are, to be read, or to be changed with `wrote` behind it.  Distinct ids in any order."""
         ...
 
-    def scatter(
-        self, ids: IntArray, weights: FloatArray, moments: Sequence[FloatArray], current_at: int
-    ) -> None:
-        """Put rows back, all of them right at the start of one round; ids are distinct, in any order."""
+    def wrote(self, ids: IntArray, rows: OpenRows) -> None:
+        """What was opened for these ids has been changed, all of it."""
         ...
 
     def arrays(self) -> dict[str, FloatArray | IntArray]:
-        """Everything it holds, by name: `weights`, `moment0` ..., `current_at`.  Its own arrays, not copies: a saved state
-        is read from them and loaded into them."""
+        """What a saved state has of it, by name: `current_at`, `weights`, `moment0` ..., or `extent` of a store that keeps
+        its rows in files.  Views of its own arrays, not copies: they are saved from there and loaded into them."""
         ...
 
 
-STORES: dict[str, Callable[[FloatArray, Sequence[FloatArray], IntArray], RowStore]] = {"memory": MemoryStore}
+STORES: dict[str, Callable[[NewTable], RowStore]] = {"memory": MemoryStore.of, "mapped": MappedStore}
+"""Made of a new table; every row is right at the start of round 0."""

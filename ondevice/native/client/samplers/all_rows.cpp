@@ -1,7 +1,7 @@
 // The C++ twin of ondevice/client/samplers/all_rows.py.
 #include <numeric>
 
-#include "samplers.h"
+#include "client/samplers/samplers.h"
 
 namespace fedss {
 namespace {

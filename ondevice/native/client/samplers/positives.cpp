@@ -1,5 +1,5 @@
 // The C++ twin of ondevice/client/samplers/positives.py.
-#include "samplers.h"
+#include "client/samplers/samplers.h"
 
 namespace fedss {
 namespace {

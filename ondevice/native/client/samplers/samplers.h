@@ -4,19 +4,25 @@
 
 #include <memory>
 
-#include "../choice.h"
-#include "sampling.h"
+#include "client/contract/choice.h"
+#include "client/samplers/sampling.h"
 
 namespace fedss {
 
 std::unique_ptr<Sampler> make_uniform_negatives(Fields& settings);
 std::unique_ptr<Sampler> make_positives(Fields& settings);
 std::unique_ptr<Sampler> make_all_rows(Fields& settings);
+std::unique_ptr<Sampler> make_word_negatives(Fields& settings);
+std::unique_ptr<Sampler> make_label_hashes(Fields& settings);
+std::unique_ptr<Sampler> make_class_outputs(Fields& settings);
 
 inline const Registry<Sampler> kSamplers{
     {"uniform_negatives", make_uniform_negatives},
     {"positives", make_positives},
     {"all_rows", make_all_rows},
+    {"word_negatives", make_word_negatives},
+    {"label_hashes", make_label_hashes},
+    {"class_outputs", make_class_outputs},
 };
 
 }  // namespace fedss

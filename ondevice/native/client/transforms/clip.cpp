@@ -1,7 +1,7 @@
 // The C++ twin of ondevice/client/transforms/clip.py.
 #include <cmath>
 
-#include "transforms.h"
+#include "client/transforms/transforms.h"
 
 namespace fedss {
 namespace {
@@ -13,11 +13,11 @@ class Clip final : public Transform {
  public:
   explicit Clip(double norm) : norm_(norm) {}
 
-  void apply(Weights& weights) const override {
+  void apply(Weights& weights, const TransformView&) const override {
     double squares = 0;
     for (const Weight& weight : weights) {
       if (weight.dtype != Dtype::F32)
-        throw BadFile(weight.name + " was narrowed before; expected clip to come before precision");
+        throw BadFile(weight.name + " was narrowed before; expected clip to come before precision and int8");
       double of_tensor = 0;
       for (const float value : weight.values) of_tensor += static_cast<double>(value) * value;
       squares += of_tensor;

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "../small_floats.h"
-#include "transforms.h"
+#include "client/contract/small_floats.h"
+#include "client/transforms/transforms.h"
 
 namespace fedss {
 namespace {
@@ -14,7 +14,7 @@ class Precision final : public Transform {
  public:
   explicit Precision(Dtype dtype) : dtype_(dtype) {}
 
-  void apply(Weights& weights) const override {
+  void apply(Weights& weights, const TransformView&) const override {
     if (dtype_ == Dtype::F32) return;
     for (Weight& weight : weights) narrow(weight);
   }

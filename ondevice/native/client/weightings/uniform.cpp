@@ -1,7 +1,7 @@
 // The C++ twin of ondevice/client/weightings/uniform.py.
 #include <numeric>
 
-#include "weightings.h"
+#include "client/weightings/weightings.h"
 
 namespace fedss {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "../vocabulary.h"
+#include "client/contract/vocabulary.h"
 
 namespace fedss {
 
@@ -12,7 +12,8 @@ namespace fedss {
 struct WeightingView {
   const RoundPlan& plan;
   const std::vector<int64_t>& labels;  // of all its examples: global row ids
-  const Sides& sides;                  // the slice's
+  const RowIds& ids;                   // the rows of the slice
+  const Sides& sides;                  // the slice's, an entry per row
   uint64_t private_seed;
 };
 

@@ -4,13 +4,19 @@
 
 #include <memory>
 
-#include "../choice.h"
-#include "weighting.h"
+#include "client/contract/choice.h"
+#include "client/weightings/weighting.h"
 
 namespace fedss {
 
 std::unique_ptr<Weighting> make_uniform(Fields& settings);
+std::unique_ptr<Weighting> make_virtual_clients(Fields& settings);
+std::unique_ptr<Weighting> make_importance(Fields& settings);
 
-inline const Registry<Weighting> kWeightings{{"uniform", make_uniform}};
+inline const Registry<Weighting> kWeightings{
+    {"uniform", make_uniform},
+    {"virtual_clients", make_virtual_clients},
+    {"importance", make_importance},
+};
 
 }  // namespace fedss

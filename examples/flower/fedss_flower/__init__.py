@@ -1,0 +1,1 @@
+"""FedSS Mobile on Flower: the same wire bytes, carried by Flower's messages."""

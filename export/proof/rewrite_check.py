@@ -1,0 +1,73 @@
+"""Is the rewritten graph still the step?  Both run in float64, the operators of `ondevice/native` in plain torch.
+
+There is no rounding to allow for and no kink to fall on the wrong side of, so what is wrong shows at once, and without
+ExecuTorch, whose lowering of one network takes seconds.  What this proves is the rewrite; the kernels have tests of their
+own, and the golden step proves both together.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, fx
+
+import export.proof.reference_grids
+import export.proof.reference_kernels  # noqa: F401  # makes our operators runnable in torch
+from export.executorch.pixels import fuse_pixels
+from export.executorch.rules.planes import rewrite
+from export.proof.kinks import in_precision
+from export.trace import trace_step
+from ondevice.contract.step_signature import Arrays
+from ondevice.model.train_step import TrainStep, step_outputs
+
+TOLERANCE = 1e-9
+"""Relative, of a gradient; and of the largest gradient for one that is 0 but for cancellation."""
+
+
+def rewrite_errors(step: TrainStep, data: Arrays, traced: fx.GraphModule | None = None) -> list[str]:
+    """The outputs of the rewritten step that are not those of autograd, by name.
+
+    `data`: the signature's, in float32.  `traced`: the step, if it is traced already; it is of no use afterwards.
+    """
+    inputs = {name: in_precision(array, torch.float64) for name, array in data.items()}
+    examples = len(inputs[step.signature.features[0].name])
+    rewritten = rewrite(fuse_pixels(traced or trace_step(step, examples)))
+    return _differences(step, _expected(step, inputs), _run(rewritten, step, inputs))
+
+
+def _expected(step: TrainStep, inputs: Mapping[str, Tensor]) -> list[Tensor]:
+    exact = copy.deepcopy(step).double()
+    given = {name: tensor.clone() for name, tensor in inputs.items()}
+    tables = [given[table].requires_grad_() for table in step.signature.table_dims]
+    return step_outputs(exact(*given.values()), [*exact.trainable_tensors(), *tables])
+
+
+def _run(graph: fx.GraphModule, step: TrainStep, inputs: Mapping[str, Tensor]) -> list[Tensor]:
+    weights = (tensor.detach().double() for tensor in step.trainable_tensors())
+    with torch.no_grad():
+        outputs: list[Tensor] = in_float64(graph)(*weights, *inputs.values())
+    return outputs
+
+
+def in_float64(graph: fx.GraphModule) -> fx.GraphModule:
+    """The same graph, changed: it was traced in float32 and makes numbers of that."""
+    for node in graph.graph.nodes:
+        if node.kwargs.get("dtype") is torch.float32 or node.target is torch.ops.aten.full.default:
+            node.kwargs = {**node.kwargs, "dtype": torch.float64}
+    graph.recompile()
+    return graph.double()
+
+
+def _differences(step: TrainStep, expected: Sequence[Tensor], found: Sequence[Tensor]) -> list[str]:
+    largest = max(float(tensor.abs().max()) for tensor in expected)
+    errors = []
+    for name, right, output in zip(step.signature.outputs, expected, found, strict=True):
+        if output.shape != right.shape:
+            errors.append(f"{name} is {list(output.shape)}, not {list(right.shape)}")
+            continue
+        distance = float((output - right).norm())
+        if not distance <= TOLERANCE * (float(right.norm()) + 1e-3 * largest):
+            errors.append(f"{name} by {distance:.1e} of {float(right.norm()):.1e}")
+    return errors

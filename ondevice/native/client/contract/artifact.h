@@ -1,0 +1,44 @@
+// The artifact directory as a device uses it: the part of ondevice/contract/artifact.py that a client needs.
+//
+// A file is checked against the manifest's size and SHA-256 when it is first asked for, and files that are never asked
+// for need not be there: a device is not sent the programs of other runtimes.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "client/contract/step_signature.h"
+#include "client/contract/wire.h"
+
+namespace fedss {
+
+class Artifact {
+ public:
+  explicit Artifact(const std::string& directory);
+
+  StepSignature signature;
+  Bounds bounds;  // of every symbol in the signature
+
+  // Examples of one step.
+  int64_t micro_batch() const { return bounds.at(kExamples); }
+
+  // Where a file lies, once it is known to be the one that was exported; BadFile says what to do.
+  std::string path(const std::string& name) const;
+
+  // The dense parameters that it was exported with, and room for the rows that `values` gives every table.
+  Arrays initial(const Bounds& values) const { return weights(path("initial.safetensors"), values); }
+  // The same from any file of that layout, which is not checked.
+  Arrays weights(const std::string& path, const Bounds& values) const;
+
+ private:
+  void read_manifest(const Json&);
+
+  struct FileEntry {
+    int64_t size;
+    std::string sha256;
+  };
+  const std::string directory_;
+  std::map<std::string, FileEntry> files_;
+};
+
+}  // namespace fedss

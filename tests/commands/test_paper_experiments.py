@@ -1,0 +1,103 @@
+"""Every experiment that is named after a paper's table or figure: all of its runs are valid, and the first of them runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.published_formats import PUBLISHED
+
+import fedss
+from ondevice.contract.vocabulary import IntArray
+from ondevice.tools.cache_folder import default_cache_folder
+from server_sim.experiment import Experiment, experiment_names, load_experiment
+from server_sim.preparation import check_experiment
+from server_sim.runs.records import read_run
+from server_sim.runs.tables import table_runs
+from server_sim.runs.trained_model import TrainedModel, open_trained
+
+PAPERS = ("fedss-", "fedvc-")
+NAMED = [name for name in experiment_names() if name.startswith(PAPERS)]
+SMALL = [name for name in NAMED if name.endswith("-small")]
+FULL = [name for name in NAMED if not name.endswith("-small")]
+CIFAR = ("cifar-10", "cifar-100")
+TINY = {"server.rounds": 2, "server.clients_per_round": 2, "evaluation.every": 2, "server.save_every": 2}
+
+
+def runs_of(name: str) -> list[Experiment]:
+    experiment = load_experiment(name)
+    return [experiment] if experiment.table is None else [run.experiment for run in table_runs(experiment)]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_run_of_it_is_valid(name: str) -> None:
+    runs = runs_of(name)
+    assert len({run.model_dump_json() for run in runs}) == len(runs), "two rows of it are the same run"
+    for run in runs:
+        check_experiment(run)
+
+
+def test_there_is_one_for_every_table() -> None:
+    tables = {f"fedss-table{number}" for number in (1, 2, 3, 4)}
+    tables |= {f"fedvc-table{number}" for number in (2, 3, 4, 5)}
+    assert {name for table in tables for name in (table, f"{table}-small")} <= set(NAMED)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Data set -> a folder with a tiny one in its published format, written once."""
+    folder = tmp_path_factory.mktemp("published")
+
+    def source(name: str) -> Path:
+        if not (folder / name).exists():
+            PUBLISHED[name](folder / name)
+        return folder / name
+
+    return source
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FULL)
+def test_the_first_run_on_published_files_runs_two_rounds(
+    name: str, published: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The data set of the experiment, its network but for the size of the images, and two clients in a round."""
+    experiment = runs_of(name)[0]
+    data = experiment.data.population
+    changes = {**TINY, "data.source": str(published(data))}
+    if data not in CIFAR:
+        changes["data.augmentation"] = {"name": "random_crop", "resized": 36, "size": 32}
+    else:
+        changes["data.partition.num_clients"] = 4
+    run = fedss.simulate(experiment.overridden(changes), out=tmp_path / "run", cache=tmp_path / "cache")
+    assert len(run.rounds) == 2
+    assert [line.num_updates for line in run.rounds] == [2, 2]
+    assert 0 <= run.curve[-1][1] <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_the_first_run_of_a_small_one_runs_two_rounds(name: str, tmp_path: Path) -> None:
+    experiment = runs_of(name)[0].overridden({**TINY, "data.population": "glyphs-tiny"})
+    run = fedss.simulate(experiment, out=tmp_path / "run")
+    assert len(run.rounds) == 2
+    assert run.rounds[-1].num_updates == 2
+    assert 0 <= run.curve[-1][1] <= 1
+
+
+def test_the_accuracy_on_the_training_split_is_that_of_a_plain_loop(tmp_path: Path) -> None:
+    experiment = runs_of("fedss-table4-small")[0].overridden({**TINY, "data.population": "glyphs-tiny"})
+    run = fedss.simulate(experiment, out=tmp_path / "run")
+    model = open_trained(read_run(run.path), default_cache_folder())
+    train = model.population.train
+    assert run.summary["train_top1"] == float(np.mean(nearest_columns(model) == train.labels))
+
+
+def nearest_columns(model: TrainedModel) -> IntArray:
+    """For every training example the class whose column has the largest cosine."""
+    columns = model.columns(np.arange(model.population.num_classes))
+    directions = [column / np.linalg.norm(column) for column in columns]
+    embeddings = model.embeddings(model.population.train)
+    return np.array([int(np.argmax([row @ direction for direction in directions])) for row in embeddings])
