@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import lzma
 import os
 import re
 import shutil
@@ -16,24 +17,34 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from android_harness.bundles.debian_packages import dependency_of, find_program, unpack_package
+from android_harness.bundles.debian_packages import (
+    MissingPackage,
+    dependency_of,
+    find_program,
+    unpack_package,
+)
 from ondevice.tools.cache_lock import cache_lock
 
 _GUEST_SOURCES = Path(__file__).parent / "guest"
 
 # virtio over MMIO: probing a PCI bus takes longer.
 _DRIVERS = (
-    "drivers/virtio/virtio.ko",
-    "drivers/virtio/virtio_ring.ko",
-    "drivers/virtio/virtio_mmio.ko",
-    "drivers/block/virtio_blk.ko",
-    "net/core/failover.ko",
-    "drivers/net/net_failover.ko",
-    "drivers/net/virtio_net.ko",
+    "drivers/virtio/virtio",
+    "drivers/virtio/virtio_ring",
+    "drivers/virtio/virtio_mmio",
+    "drivers/block/virtio_blk",
+    "net/core/failover",
+    "drivers/net/net_failover",
+    "drivers/net/virtio_net",
 )
+
+# The kernel of a phone of 2025, where the suite has it: ext4 of Debian's 6.1.192 reads through a null pointer
+# (ext4_mb_load_buddy_gfp) when it allocates after memory ran short, and the phone then answers no more.
+_KERNELS = ("linux-image-6.12-cloud-arm64", "linux-image-cloud-arm64")
 
 # The busybox programs on the phone's path: about what toybox gives a shell user on Android.
 _APPLETS = (
@@ -55,8 +66,7 @@ class GuestImage:
 
 def guest_image(cache_dir: Path) -> GuestImage:
     """The image for the sources as they are now, from the cache or built into it (a minute, with the download)."""
-    kernel_package = dependency_of(cache_dir, "linux-image-cloud-arm64", prefix="linux-image-")
-    kernel = unpack_package(cache_dir, kernel_package)
+    kernel = unpack_package(cache_dir, _kernel_package(cache_dir))
     busybox = unpack_package(cache_dir, "busybox-static")
     key = hashlib.sha256(f"{kernel.sha256} {busybox.sha256}".encode())
     for source in [Path(__file__), *sorted(_GUEST_SOURCES.iterdir())]:
@@ -66,6 +76,15 @@ def guest_image(cache_dir: Path) -> GuestImage:
         if not _is_intact(home):
             _build(home, kernel.root, busybox.root / "bin" / "busybox")
     return GuestImage(kernel=home / "kernel", initramfs=home / "initramfs", root=home / "root")
+
+
+def _kernel_package(cache_dir: Path) -> str:
+    """The package that holds the kernel: the first of `_KERNELS` that Debian's suite here knows."""
+    *preferred, last = _KERNELS
+    for metapackage in preferred:
+        with suppress(MissingPackage):
+            return dependency_of(cache_dir, metapackage, prefix="linux-image-")
+    return dependency_of(cache_dir, last, prefix="linux-image-")
 
 
 def make_disk(image: GuestImage, disk: Path, size_mb: int) -> None:
@@ -87,8 +106,7 @@ def _build(home: Path, kernel_root: Path, busybox: Path) -> None:
         (kernel,) = (kernel_root / "boot").glob("vmlinuz-*")
         shutil.copyfile(kernel, building / "kernel")
         (modules,) = (kernel_root / "lib" / "modules").iterdir()
-        drivers = [modules / "kernel" / driver for driver in _DRIVERS]
-        (building / "initramfs").write_bytes(_initramfs(busybox, drivers))
+        (building / "initramfs").write_bytes(_initramfs(busybox, _read_drivers(modules)))
         _fill_root(building / "root", busybox)
         (building / "sha256.json").write_text(json.dumps(_hashes(building), indent=1))
         os.replace(building, home)
@@ -116,15 +134,30 @@ def _fill_root(root: Path, busybox: Path) -> None:
         (root / program).chmod(0o755)
 
 
-def _initramfs(busybox: Path, drivers: list[Path]) -> bytes:
+def _read_drivers(modules: Path) -> dict[str, bytes]:
+    """The drivers that are files of their own in this kernel, by name; Linux 6.12 has some of them built in."""
+    built_in = (modules / "modules.builtin").read_text().split()
+    drivers = {}
+    for driver in _DRIVERS:
+        name = Path(driver).name
+        plain, packed = (modules / "kernel" / f"{driver}{ending}" for ending in (".ko", ".ko.xz"))
+        if plain.is_file():
+            drivers[name] = plain.read_bytes()
+        elif packed.is_file():
+            drivers[name] = lzma.decompress(packed.read_bytes())
+        elif f"kernel/{driver}.ko" not in built_in:
+            raise RuntimeError(f"the kernel of the emulated phone, {modules.name}, has no driver {driver}")
+    return drivers
+
+
+def _initramfs(busybox: Path, drivers: Mapping[str, bytes]) -> bytes:
     """The first file system of the guest, as the kernel takes it: a cpio archive in the "newc" format."""
     folder, program, character_device = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o755, stat.S_IFCHR | 0o600
     entries = [_cpio_entry(name, folder) for name in ("bin", "dev", "disk", "drivers")]
     entries.append(_cpio_entry("dev/console", character_device, device=(5, 1)))
     entries.append(_cpio_entry("init", program, (_GUEST_SOURCES / "initramfs_init.sh").read_bytes()))
     entries.append(_cpio_entry("bin/busybox", program, busybox.read_bytes()))
-    contents = in_loading_order({driver.stem: driver.read_bytes() for driver in drivers})
-    for at, (driver, content) in enumerate(contents.items()):
+    for at, (driver, content) in enumerate(in_loading_order(drivers).items()):
         entries.append(_cpio_entry(f"drivers/{at}-{driver}.ko", program, content))
     return b"".join([*entries, _cpio_entry("TRAILER!!!", 0)])
 

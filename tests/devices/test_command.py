@@ -183,7 +183,7 @@ def test_an_emulator_that_cannot_be_is_wrong_usage_and_one_that_is_not_there_a_d
     require_programs(*EMULATOR_PROGRAMS)
     small = here("emulator", "start", "--name", f"small-{os.getpid()}", "--memory", "16")
     assert small.returncode == 2
-    assert "at least 64 MB" in small.stderr
+    assert "at least 80 MB" in small.stderr
     absent = here("emulator", "stop", "--name", "nowhere")
     assert absent.returncode == 4
     assert "no emulator 'nowhere'" in absent.stderr

@@ -12,8 +12,6 @@ echo 1 > /proc/sys/vm/overcommit_memory       # as Android: memory is refused by
 # A program that is almost too large is killed: else it crawls, its code read from disk again and again.
 echo y > /sys/kernel/mm/lru_gen/enabled
 echo 100 > /sys/kernel/mm/lru_gen/min_ttl_ms  # what was used in the last tenth of a second is not evicted
-# The kernel's own reserve, as Android has it: without one, ext4 of 6.1.192 breaks when a program is killed for memory.
-echo 6144 > /proc/sys/vm/min_free_kbytes
 chown 2000:2000 /data/local/tmp
 chmod 771 /data/local/tmp
 ifconfig lo 127.0.0.1
