@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ondevice.tools.cache_folder import default_cache_folder
+from ondevice.tools.cache_lock import cache_lock
 
 SOURCE_FOLDER = Path(__file__).parent
 SOURCE_FOLDERS = tuple(SOURCE_FOLDER / name for name in ("kernels", "operators", "runtime"))
@@ -104,10 +105,15 @@ def build_library(cache_folder: Path | None = None) -> Path:
     target = host_target()
     folder = cache_folder or default_cache_folder()
     library = folder / f"libfedss_kernels-{_fingerprint(target)}.so"
-    if library.exists():
-        return library
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+    if not library.exists():
+        with cache_lock(folder, "kernels"):
+            if not library.exists():
+                _link_library(target, library)
+    return library
+
+
+def _link_library(target: Target, library: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         objects = compile_objects(target, executorch_folder(), Path(scratch))
         unfinished = Path(scratch) / library.name
         runtime_folder = executorch_folder() / "lib"
@@ -119,7 +125,6 @@ def build_library(cache_folder: Path | None = None) -> Path:
             + [f"-l{name}" for name in RUNTIME_LIBRARIES],
         )
         os.replace(unfinished, library)
-    return library
 
 
 def compile_objects(target: Target, executorch: Path, folder: Path) -> list[Path]:

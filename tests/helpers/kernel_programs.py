@@ -23,6 +23,7 @@ from ondevice.native.build import (
     host_target,
     run_compiler,
 )
+from ondevice.tools.cache_lock import cache_lock
 
 CACHE = Path(__file__).parents[2] / "cache"
 _SOURCE = SOURCE_FOLDER / "fuzz/kernel_calls.cpp"
@@ -59,27 +60,30 @@ def kernel_builds() -> list[KernelBuild]:
 
 def _program(target: Target, extra_flags: Sequence[str]) -> Path:
     """The program for one target: linked with the library as it is shipped, or with objects compiled for it alone."""
-    as_shipped = not extra_flags
     digest = hashlib.sha256(repr((target, FLAGS, KERNEL_FLAGS, extra_flags)).encode())
     for path in [*sorted((SOURCE_FOLDER / "kernels").rglob("*.*")), _SOURCE]:
         digest.update(str(path.relative_to(SOURCE_FOLDER)).encode() + path.read_bytes())
-    if as_shipped:
+    if not extra_flags:
         digest.update(str(build_library()).encode())
     program = CACHE / "native-tests" / f"kernel_calls-{digest.hexdigest()[:16]}"
-    if program.exists():
-        return program
+    with cache_lock(CACHE, program.name):
+        if not program.exists():
+            _build(target, extra_flags, program)
+    return program
+
+
+def _build(target: Target, extra_flags: Sequence[str], program: Path) -> None:
     program.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=program.parent) as scratch:
         unfinished = Path(scratch) / program.name
-        if as_shipped:
+        if extra_flags:
+            linked = [str(path) for path in compile_kernels(target, Path(scratch), *extra_flags)]
+        else:
             library = build_library()
             linked = [str(library), f"-Wl,-rpath,{library.parent}"]
-        else:
-            linked = [str(path) for path in compile_kernels(target, Path(scratch), *extra_flags)]
         options = [*FLAGS, f"-I{SOURCE_FOLDER}", *extra_flags]
         run_compiler(target, [*options, str(_SOURCE), *linked, "-o", str(unfinished)])
         os.replace(unfinished, program)
-    return program
 
 
 def _found(program: str) -> str:

@@ -17,6 +17,7 @@ from ondevice.native.client.build import (
     compile_client,
     object_name,
 )
+from ondevice.tools.cache_lock import cache_lock
 
 CACHE = Path(__file__).parents[2] / "cache"
 _FUZZ = SOURCE_FOLDER / "fuzz"
@@ -31,17 +32,22 @@ def sanitized_program(name: str) -> Path:
     for path in sorted([*CLIENT_FOLDER.rglob("*.h"), *sources, *_FUZZ.iterdir()]):
         digest.update(path.read_bytes())
     folder = CACHE / "native-tests" / digest.hexdigest()[:16]
-    if not (folder / name).exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            objects = _objects(folder, Path(scratch))
-            program = Path(scratch) / name
-            compile_client(
-                "g++",
-                [*FLAGS, *_SANITIZED, str(_FUZZ / f"{name}.cpp"), *map(str, objects), "-o", str(program)],
-            )
-            os.replace(program, folder / name)
+    with cache_lock(CACHE, "sanitized-client"):
+        if not (folder / name).exists():
+            _build(folder, name)
     return folder / name
+
+
+def _build(folder: Path, name: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        objects = _objects(folder, Path(scratch))
+        program = Path(scratch) / name
+        compile_client(
+            "g++",
+            [*FLAGS, *_SANITIZED, str(_FUZZ / f"{name}.cpp"), *map(str, objects), "-o", str(program)],
+        )
+        os.replace(program, folder / name)
 
 
 def run_probe(*arguments: str | Path, stdin: bytes = b"") -> str:
