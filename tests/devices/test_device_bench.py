@@ -204,13 +204,13 @@ def test_a_client_that_misses_the_golden_step_is_not_measured(artifact: Artifact
 def test_an_emulator_finds_where_memory_ends_by_a_real_kill(tmp_path: Path) -> None:
     """Rows of the survivors have memory and no time; the micro-batch after the largest of them was killed."""
     require_programs(*EMULATOR_PROGRAMS)
-    spec = StepSpec("three_convolutions", embedding_dim=8, image_shape=(1, 64, 64))
+    spec = StepSpec("three_convolutions", embedding_dim=8, image_shape=(1, 96, 96))
     recipe = ExportRecipe(spec, ("executorch",), micro_batch=1, max_width=16)
     artifact = export_artifact(recipe, tmp_path / "artifact")
     options = [
         "--find-max-batch",
         "--memory",
-        "68",
+        "84",
         "--widths",
         "9",
         "--json",
@@ -222,12 +222,12 @@ def test_an_emulator_finds_where_memory_ends_by_a_real_kill(tmp_path: Path) -> N
     lived = max(row["micro_batch"] for row in answer["rows"])
     assert limit == {
         "runtime": "executorch",
-        "memory_mb": 68,
+        "memory_mb": 84,
         "max_micro_batch": lived,
         "killed_at": lived + 1,
     }
     for row in answer["rows"]:
         assert row["emulated"]
         assert row["device"]["name"] == "emulator"
-        assert 1 < row["peak_mb"] < 68
+        assert 1 < row["peak_mb"] < 84
         assert row["wall_ms_p50"] is None

@@ -41,7 +41,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Federation:
 @pytest.fixture(scope="module")
 def phone() -> Iterator[Emulator]:
     require_programs(*EMULATOR_PROGRAMS)
-    with tied_emulator(CACHE, f"rounds-{os.getpid()}", memory_mb=160, disk_mb=64) as emulator:
+    with tied_emulator(CACHE, f"rounds-{os.getpid()}", memory_mb=160, disk_mb=96) as emulator:
         yield emulator
 
 
