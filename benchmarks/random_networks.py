@@ -42,15 +42,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "squared relu": lambda x: F.relu(x) ** 2,
     "absolute": torch.abs,
     "clamped": lambda x: x.clamp(-0.5, 0.7),
-    "selu": F.selu,
-    "celu": F.celu,
-    "softsign": F.softsign,
-    "log sigmoid": F.logsigmoid,
-    "square root": lambda x: (x * x + 0.1).sqrt(),
-    "exponential": lambda x: torch.exp(-x.abs()),
-    "softmax of channels": lambda x: x.softmax(1),
-    "of length 1": lambda x: F.normalize(x, dim=1),
-    "less its mean": lambda x: x - x.mean(1, keepdim=True),
 }
 POOLS: dict[str, Callable[[Tensor], Tensor]] = {
     "max 2": lambda x: F.max_pool2d(x, 2),
@@ -67,12 +58,6 @@ POOLS: dict[str, Callable[[Tensor], Tensor]] = {
     "adaptive 2": lambda x: F.adaptive_avg_pool2d(x, 2),
     "strided": lambda x: x[:, :, ::2, ::2],
     "padded": lambda x: F.pad(x, (1, 0, 0, 2)),
-    "mirrored": lambda x: F.pad(x, (1, 1, 2, 0), mode="reflect"),
-    "repeated": lambda x: F.pad(x, (1, 1, 2, 0), mode="replicate"),
-    "rolled": lambda x: torch.roll(x, (1, -2), (2, 3)),
-    "flipped": lambda x: x.flip(3),
-    "upsampled": lambda x: F.interpolate(x, scale_factor=2),
-    "upsampled smoothly": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
 }
 JOINS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "add": lambda x, y: x + y,
@@ -92,9 +77,6 @@ HEADS: dict[str, Callable[[Tensor], Tensor]] = {
     "flatten": lambda x: x.flatten(1),
     "largest": lambda x: x.amax((2, 3)),
     "tokens": lambda x: x.flatten(2).transpose(1, 2).mean(1),
-    "deviation": lambda x: x.var((2, 3), correction=0).add(0.1).sqrt(),
-    "weighted": lambda x: (x * x.flatten(2).softmax(2).reshape(x.shape)).sum((2, 3)),
-    "log of the sum": lambda x: x.flatten(2).logsumexp(2),
 }
 Convolution = Callable[[int, int, bool], nn.Module]
 CONVOLUTIONS: dict[str, Convolution] = {
@@ -118,10 +100,6 @@ CONVOLUTIONS: dict[str, Convolution] = {
     "depthwise 7/2": lambda c, _out, bias: nn.Conv2d(c, c, 7, 2, 3, groups=c, bias=bias),
     "depthwise dilated": lambda c, _out, bias: nn.Conv2d(c, c, 3, padding=2, dilation=2, groups=c, bias=bias),
     "depthwise twice": lambda c, _out, bias: nn.Conv2d(c, 2 * c, 3, padding=1, groups=c, bias=bias),
-    "transposed 2/2": lambda c, out, bias: nn.ConvTranspose2d(c, out, 2, 2, bias=bias),
-    "transposed 3/2": lambda c, out, bias: nn.ConvTranspose2d(c, out, 3, 2, 1, output_padding=1, bias=bias),
-    "transposed grouped": lambda c, out, bias: nn.ConvTranspose2d(c, out, 3, padding=1, groups=2, bias=bias),
-    "transposed depthwise": lambda c, _out, bias: nn.ConvTranspose2d(c, c, 4, 2, 1, groups=c, bias=bias),
     "attention": lambda c, _out, _bias: Attention(c),
     "mixer": lambda c, _out, bias: Mixer(c, bias),
 }
@@ -213,7 +191,7 @@ class Block(nn.Module):
         super().__init__()
         channels = x.shape[1]
         kind = draw.choice(convolutions)
-        if "grouped" in kind and channels % 2:
+        if kind.startswith("grouped") and channels % 2:
             kind = "3x3"
         self.convolution = CONVOLUTIONS[kind](channels, draw.choice((4, 6, 8)), draw.random() < 0.5)
         y = self.convolution(x)
