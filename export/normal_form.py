@@ -14,6 +14,8 @@ needs no formulation of its own.  An operator without a decomposition stays, for
 read; its gradient is `native_batch_norm_backward` with `train=False`, and takes neither saved moment.  BatchNorm over the
 statistics of its own input (of weights, in some networks) is decomposed.
 
+*Bags of embeddings are written out*: rows read, times their shares, summed.
+
 *Nothing is asserted about values*: the clients check what they are given.
 
 *What does not depend on an input is a constant* (`get_attr`): masks, positions, indices that the network computes itself.
@@ -33,6 +35,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from export.bags import write_out_bags
 from export.decompositions import SAME_VALUE, VIEWS, decompositions, has_to_change
 from export.graph_constants import fold_constants
 from export.layers import CarriedLabels
@@ -55,6 +58,7 @@ def simplify(traced: fx.GraphModule, parameters: Collection[str]) -> None:
     if _drop_copies(traced.graph):
         _propagate(traced)
     fold_constants(traced, parameters)
+    write_out_bags(traced)
 
 
 def _drop_guards(graph: fx.Graph) -> None:

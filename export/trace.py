@@ -15,10 +15,12 @@ Every operator carries the layer that it belongs to (`export.layers`).  What a l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
@@ -114,9 +116,21 @@ def _trace(run: Traceable, step: TrainStep, micro_batch: int, inputs: Sequence[A
 
     # As plain products and softmax, which every lowering has; and a tensor that a module merely holds is a constant.
     attention = sdpa_kernel(SDPBackend.MATH)
-    with mode, enable_python_dispatcher(), attention:
+    with mode, enable_python_dispatcher(), attention, _recurrent_layers_written_out(step):
         traced = make_fx(run_labelled, _allow_non_fake_inputs=True, record_stack_traces=True)(tensors, data)
     return _finish(functional(traced), step, list(tensors), [spec.name for spec in inputs])
+
+
+@contextmanager
+def _recurrent_layers_written_out(step: TrainStep) -> Iterator[None]:
+    """An LSTM whose input needs no gradient is one operator of oneDNN otherwise, which no other runtime has."""
+    if not any(isinstance(layer, nn.LSTM) for layer in step.modules()):
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of other processors, which the flags speak of too
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
 
 
 def extractor_tensors(step: TrainStep) -> dict[str, Tensor]:

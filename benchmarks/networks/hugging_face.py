@@ -6,12 +6,14 @@ GPT-2 and Llama branch on their mask while they run, unless it is given and atte
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from torch import Tensor, nn
 
 from benchmarks.networks.sequences import DIM, HEADS, LENGTH, TOKENS, last_of
 from ondevice.model.extractors.extractor import Extractor
+from ondevice.model.extractors.foreign import declare_torchvision_operators
 
 SIZES = {
     "vocab_size": TOKENS,
@@ -21,6 +23,12 @@ SIZES = {
     "intermediate_size": 2 * DIM,
     "max_position_embeddings": LENGTH,
 }
+
+
+def _transformers() -> Any:
+    """It imports torchvision where that is installed, for networks that are not ours."""
+    declare_torchvision_operators()
+    return importlib.import_module("transformers")
 
 
 class LastHidden(nn.Module):
@@ -40,21 +48,21 @@ class LastHidden(nn.Module):
 
 
 def bert() -> Extractor:
-    import transformers
+    transformers = _transformers()
 
     config = transformers.BertConfig(**SIZES)
     return last_of(LastHidden(transformers.BertModel(config, add_pooling_layer=False)), DIM)
 
 
 def albert() -> Extractor:
-    import transformers
+    transformers = _transformers()
 
     config = transformers.AlbertConfig(embedding_size=DIM // 2, **SIZES)
     return last_of(LastHidden(transformers.AlbertModel(config, add_pooling_layer=False)), DIM)
 
 
 def distilbert() -> Extractor:
-    import transformers
+    transformers = _transformers()
 
     config = transformers.DistilBertConfig(
         vocab_size=TOKENS,
@@ -68,7 +76,7 @@ def distilbert() -> Extractor:
 
 
 def gpt2() -> Extractor:
-    import transformers
+    transformers = _transformers()
 
     config = transformers.GPT2Config(
         vocab_size=TOKENS, n_embd=DIM, n_layer=2, n_head=HEADS, n_positions=LENGTH
@@ -77,7 +85,7 @@ def gpt2() -> Extractor:
 
 
 def llama() -> Extractor:
-    import transformers
+    transformers = _transformers()
 
     config = transformers.LlamaConfig(**SIZES, num_key_value_heads=2)
     return last_of(LastHidden(transformers.LlamaModel(config), masked=True), DIM)

@@ -159,6 +159,11 @@ _operator(
 _operator("softmax", "Tensor x, int columns", row_shapes.softmax)
 _operator("softmax_gradient", "Tensor gradient, Tensor y, int columns", row_shapes.softmax_gradient)
 _operator(
+    "embedding_gradient",
+    "Tensor gradient, Tensor ids, SymInt rows, int padding",
+    row_shapes.embedding_gradient,
+)
+_operator(
     "batched_product", "Tensor a, Tensor b, bool transpose_a, bool transpose_b", row_shapes.batched_product
 )
 _operator("permute", "Tensor x, int[] order", row_shapes.permute)

@@ -57,6 +57,8 @@ Rule = Callable[..., Result | Copied]
 """(the rewrite, what is known of the node's arguments) -> what is known of the node, or `COPIED`."""
 SPREAD_OUT = tuple(kind for kind in ON_PLANES if kind is not PerPlane)
 """What lies as planes; a vector that is only seen as planes is as near to torch's layout."""
+READS_POSITIONS = (aten.embedding_dense_backward.default,)
+"""Operators whose rules take positions; elsewhere those are torch's, as masks are."""
 Argument = fx.Node | int | float | bool | str | torch.memory_format | None | Sequence["Argument"]
 """What an emitted operator takes."""
 
@@ -106,8 +108,9 @@ class Rewrite:
         rule = self._rules.get(node.target)
         if rule is None or not _takes(rule, node.kwargs):
             return COPIED
-        # Masks and positions are torch's; positions that a rule left out are read by nobody.
-        if not all(self._known[given] is None or _is_float(given) for given in node.all_input_nodes):
+        # Positions that a rule left out are read by nobody.
+        floats = all(self._known[given] is None or _is_float(given) for given in node.all_input_nodes)
+        if not floats and node.target not in READS_POSITIONS:
             return COPIED
         try:
             return rule(self, *(self._given(argument) for argument in node.args), **node.kwargs)

@@ -54,6 +54,11 @@ def softmax_gradient(gradient: Tensor, y: Tensor, columns: int) -> Tensor:
     return softmax(y, columns)
 
 
+def embedding_gradient(gradient: Tensor, ids: Tensor, rows: int, _padding: int) -> Tensor:
+    expect("gradient of embedding_gradient", gradient, *ids.shape, gradient.shape[-1])
+    return gradient.new_empty(rows, gradient.shape[-1])
+
+
 def batched_product(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tensor:
     count, *of_a = a.shape
     rows, depth = reversed(of_a) if transpose_a else of_a

@@ -170,6 +170,10 @@ def softmax_gradient(gradient: Tensor, y: Tensor, columns: int) -> Tensor:
     return ((gradient - (gradient * y).sum(-1, keepdim=True)) * y).contiguous()
 
 
+def embedding_gradient(gradient: Tensor, ids: Tensor, rows: int, padding: int) -> Tensor:
+    return torch.ops.aten.embedding_dense_backward(gradient, ids, rows, padding, False)
+
+
 def batched_product(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tensor:
     return (a.transpose(1, 2) if transpose_a else a) @ (b.transpose(1, 2) if transpose_b else b)
 
@@ -179,8 +183,8 @@ def permute(x: Tensor, order: list[int]) -> Tensor:
 
 
 for _kernel in (
-    average_pool, average_pool_gradient, batched_product, grid_convolution, grid_convolution_input_gradient,
-    grid_convolution_weight_gradient, grid_max_pool, grid_max_pool_gradient, layer_norm, layer_norm_gradient, permute,
-    softmax, softmax_gradient,
+    average_pool, average_pool_gradient, batched_product, embedding_gradient, grid_convolution,
+    grid_convolution_input_gradient, grid_convolution_weight_gradient, grid_max_pool, grid_max_pool_gradient, layer_norm,
+    layer_norm_gradient, permute, softmax, softmax_gradient,
 ):  # fmt: skip
     _LIBRARY.impl(_kernel.__name__, _kernel, "CPU")

@@ -112,7 +112,7 @@ def _kinds(of: Any) -> str:
 
 
 _KINDS = {
-    **dict.fromkeys(("const float*", "float*", "const uint8_t*"), "p"),
+    **dict.fromkeys(("const float*", "float*", "const uint8_t*", "const int64_t*"), "p"),
     **dict.fromkeys(("int64_t", "Activation"), "i"),
     "float": "f",
     **{struct.__name__: _kinds(struct) for struct in STRUCTS},

@@ -149,6 +149,12 @@ INDICES: dict[str, Case] = {
         draw(7, 4),
     ),
     "bag of sums": (lambda i, w: F.embedding_bag(i, w, mode="sum"), ids(7, 2, 5), draw(7, 4)),
+    "bag whose weights learn": (
+        lambda i, w, s: F.embedding_bag(i, w, mode="sum", per_sample_weights=s, padding_idx=2),
+        ids(7, 2, 5),
+        draw(7, 4),
+        draw(2, 5),
+    ),
     "weighted bag": (
         lambda i, w: F.embedding_bag(i, w, mode="sum", per_sample_weights=BAG_WEIGHTS.to(w), padding_idx=2),
         ids(7, 2, 5),

@@ -16,7 +16,7 @@ from export.executorch.formulas import Activation, PlaneGradient, Value
 from ondevice.native.build import SOURCE_FOLDER
 
 KINDS = {
-    **dict.fromkeys(("tensor", "planes", "bytes"), "Tensor"),
+    **dict.fromkeys(("tensor", "planes", "bytes", "ids"), "Tensor"),
     "optional_tensor": "Optional[Tensor]",
     **dict.fromkeys(("integer", "activation"), "int"),
     "boolean": "bool",
@@ -50,7 +50,9 @@ def cpp_declaration(text: str, function: str) -> Declaration:
         elif taken[0] in KINDS:
             kinds.append(KINDS[taken[0]])
         else:
-            assert taken[0] in ("require", "output", "output_like"), f"{function} takes an unknown {taken[0]}"
+            assert taken[0] in ("require", "failed", "output", "output_like"), (
+                f"{function} takes an unknown {taken[0]}"
+            )
     return Declaration(names, kinds, len(re.findall(r"\bcall\.output(?:_like)?\(", found[0])))
 
 

@@ -120,3 +120,19 @@ def test_arguments_that_do_not_fit_are_refused_by_the_runtime(operator: str, tmp
             continue  # means of larger planes are as many; elsewhere such a size makes another output, for which is no room
         with pytest.raises(ProgramError, match="ExecuTorch error 18"):
             run([sizes if place == at else shape for place, shape in zip(places, shapes, strict=True)])
+
+
+def test_an_id_outside_the_table_is_refused_by_the_runtime(tmp_path: Path) -> None:
+    graph = fx.Graph()
+    gradient, ids = graph.placeholder("gradient"), graph.placeholder("ids")
+    graph.output([graph.call_function(torch.ops.fedss.embedding_gradient.default, (gradient, ids, 5, -1))])
+    example = (torch.zeros(3, 4), torch.zeros(3, dtype=torch.int64))
+    path = tmp_path / "operator.pte"
+    path.write_bytes(_to_program(fx.GraphModule({}, graph), example, (None, None)))
+    program, out = Program(path), np.full((5, 4), np.nan, np.float32)
+    rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+    program.run([rows, np.array([4, 0, 4])], [out])
+    np.testing.assert_array_equal(out, [rows[1], *np.zeros((3, 4)), rows[0] + rows[2]])
+    for outside in (5, -1):
+        with pytest.raises(ProgramError, match="ExecuTorch error 18"):
+            program.run([rows, np.array([0, outside, 1])], [out])

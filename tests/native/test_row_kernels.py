@@ -1,4 +1,4 @@
-"""LayerNorm, softmax and the order of dimensions against torch and its autograd."""
+"""LayerNorm, softmax, the gradient of a table and the order of dimensions against torch and its autograd."""
 
 from __future__ import annotations
 
@@ -56,6 +56,22 @@ def test_softmax_and_its_gradient(kernels: Kernels, sizes: tuple[int, int], mask
     found = np.full(sizes, np.nan, np.float32)
     kernels.softmax_gradient(gradient.float().numpy(), out, sizes[1], found, 0, sizes[0])
     assert_close(found, of_x)
+
+
+@sweep
+@given(matrices, st.integers(0, 12), st.integers(-1, 8))
+def test_rows_of_a_gradient_are_added_where_they_were_read(
+    kernels: Kernels, sizes: tuple[int, int], count: int, padding: int
+) -> None:
+    rows, columns = sizes
+    ids = np.random.default_rng(count).integers(0, rows, count)
+    gradient = random(0, count, columns)
+    out = np.full(sizes, np.nan, np.float32)
+    kernels.embedding_gradient(gradient, ids, count, padding, out, rows, columns, 0, columns)
+    kept = ids != padding
+    expected = torch.zeros(rows, columns, dtype=torch.float64)
+    expected.index_add_(0, torch.from_numpy(ids[kept]), torch.from_numpy(gradient[kept]).double())
+    assert_close(out, expected)
 
 
 @sweep

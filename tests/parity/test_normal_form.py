@@ -15,6 +15,7 @@ from export.decompositions import WHOLE
 from export.layers import label_of
 from export.refusal import place_of, unsupported
 from export.trace import trace_embed, trace_loss, trace_step
+from export.unsupported_operator import UnsupportedOperator
 from ondevice.contract.step_signature import ArraySpec
 from ondevice.contract.vocabulary import StepSpec
 from ondevice.model.extractors.extractor import Extractor
@@ -151,6 +152,18 @@ class SameNames(nn.Module):
         return (x.mean(1) @ self.a.b_c + self.a_b.c) * self.images + self.add
 
 
+class Recurrent(nn.Module):
+    """An LSTM over numbers that need no gradient, which oneDNN has an operator for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent = nn.LSTM(8, DIM, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        last: Tensor = self.recurrent(x)[0][:, -1]
+        return last
+
+
 PIXELS = ArraySpec("x", "feature", ("b", 3, 7, 9))
 SEQUENCE = ArraySpec("x", "feature", ("b", 4, 8))
 TOKENS = ArraySpec("x", "feature", ("b", 4), "int64")
@@ -162,6 +175,8 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], ArraySpec]] = {
     "frozen norm": (FrozenNorm, PIXELS),
     "standardised weights": (Standardised, PIXELS),
     "same names": (SameNames, SEQUENCE),
+    "recurrent": (Recurrent, SEQUENCE),
+    "bag": (lambda: nn.EmbeddingBag(11, DIM, mode="mean", padding_idx=1), TOKENS),
 }
 
 
@@ -250,3 +265,20 @@ def test_attention_without_a_mask_needs_no_guard() -> None:
     targets = {str(node.target) for node in trace_step(step_of("heads"), EXAMPLES).graph.nodes}
     assert "aten._softmax.default" in targets
     assert not targets & {"aten.any.dim", "aten.where.self"}
+
+
+class UnequalBags(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bags = nn.EmbeddingBag(11, DIM, mode="sum")
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        bags: Tensor = self.bags(tokens.reshape(-1), torch.tensor([0, 3]))
+        return bags
+
+
+@pytest.mark.parametrize("build", [UnequalBags, lambda: nn.EmbeddingBag(11, DIM, mode="max")])
+def test_bags_of_other_kinds_are_refused_with_what_to_do(build: Callable[[], nn.Module]) -> None:
+    step = TrainStep(StepSpec("own", DIM), Own(build(), TOKENS))
+    with pytest.raises(UnsupportedOperator, match=r"_embedding_bag.*bags are formulated for.*nn\.Embedding"):
+        trace_step(step, EXAMPLES)

@@ -138,6 +138,16 @@ def _flat(r: Rewrite, weight: Given, sizes: list[int]) -> fx.Node | None:
     return r.plain(weight) if len(sizes) == 1 else r.emit(aten.reshape.default, r.plain(weight), [-1])
 
 
+def embedding_backward(
+    r: Rewrite, gradient: Given, ids: Given, rows: Given, padding: int, by_frequency: bool
+) -> fx.Node | Copied:
+    """Every row of the gradient is added to the row of the table that it was read from."""
+    if by_frequency or r.at.meta["val"].dtype != torch.float32:
+        return COPIED
+    assert isinstance(rows, (int, fx.Node))
+    return r.emit(fedss.embedding_gradient.default, r.plain(gradient), r.plain(ids), rows, padding)
+
+
 def softmax(r: Rewrite, x: Given, dim: int, half_to_float: bool) -> Known | Copied:
     shape = shape_of(r.at)
     if half_to_float or dim % len(shape) != len(shape) - 1 or not isinstance(shape[-1], int):

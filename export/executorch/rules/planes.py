@@ -34,6 +34,7 @@ from export.executorch.rules.dimensions import (
 )
 from export.executorch.rules.matrices import (
     batched_product,
+    embedding_backward,
     layer_norm,
     layer_norm_backward,
     permute,
@@ -136,6 +137,7 @@ RULES: dict[Target, Rule] = {
     aten.bmm.default: batched_product,
     aten.native_layer_norm.default: layer_norm,
     aten.native_layer_norm_backward.default: layer_norm_backward,
+    aten.embedding_dense_backward.default: embedding_backward,
     aten._softmax.default: softmax,
     aten._softmax_backward_data.default: softmax_backward,
 }

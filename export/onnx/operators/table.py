@@ -11,7 +11,6 @@ from torch import fx
 from export.onnx.operators import (
     activations,
     arithmetic,
-    bags,
     convolution,
     creation,
     indexing,
@@ -32,7 +31,6 @@ FAMILIES = (
     pieces,
     creation,
     indexing,
-    bags,
     reductions,
     products,
     norms,

@@ -98,7 +98,7 @@ def _built(build: Callable[..., Any], spec: StepSpec, arguments: dict[str, Any])
 
 
 def _timm_network(spec: StepSpec, name: str, **arguments: Any) -> Any:
-    _declare_torchvision_operators()
+    declare_torchvision_operators()
     timm: Any = importlib.import_module("timm")
     if not timm.is_model(name):
         raise UnusableModel(f"timm has no network {name!r}{nearest(name, timm.list_models())}")
@@ -111,7 +111,7 @@ def trained_pixels(source: str, name: str) -> tuple[tuple[float, ...], tuple[flo
         return (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     if source != "timm":
         return None
-    _declare_torchvision_operators()
+    declare_torchvision_operators()
     trained = importlib.import_module("timm").get_pretrained_cfg(name)
     return None if trained is None else (tuple(trained.mean), tuple(trained.std))
 
@@ -130,7 +130,7 @@ _WITHOUT_AUXILIARY_HEADS = {
 
 
 def _torchvision_network(spec: StepSpec, name: str, **arguments: Any) -> Any:
-    _declare_torchvision_operators()
+    declare_torchvision_operators()
     models: Any = importlib.import_module("torchvision.models")
     known = models.list_models(module=models)
     if name not in known:
@@ -154,7 +154,7 @@ def _drop_classifier(model: nn.Module) -> None:
     setattr(model.get_submodule(parent), name, nn.Identity())
 
 
-def _declare_torchvision_operators() -> None:
+def declare_torchvision_operators() -> None:
     """torchvision describes operators of its compiled part on import, which fails where that part does not load (beside a
     torch for processors alone, say).  No network that we train uses them: their declarations are enough."""
     import torch

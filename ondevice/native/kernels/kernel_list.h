@@ -103,6 +103,11 @@ FEDSS_KERNEL(
     void, layer_norm_weight_gradient, const float* gradient, const float* x, int64_t rows, int64_t columns,
     const float* mean, const float* inverse_deviation, float* gamma_gradient, float* beta_gradient, int64_t begin,
     int64_t end)
+// Items: columns of the table [rows, columns]; the gradient has `count` rows, and those of the id `padding` are left
+// out.
+FEDSS_KERNEL(
+    void, embedding_gradient, const float* gradient, const int64_t* ids, int64_t count, int64_t padding, float* out,
+    int64_t rows, int64_t columns, int64_t begin, int64_t end)
 
 // Items: the first two dimensions of the result; strides are those of its dimensions in x.
 FEDSS_KERNEL(void, permute, const float* x, Extents sizes, Extents strides, float* out, int64_t begin, int64_t end)

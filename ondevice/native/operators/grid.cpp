@@ -1,4 +1,5 @@
 // Convolutions and poolings of any kernel, stride, padding, dilation and number of groups as operators of ExecuTorch.
+#include <algorithm>
 #include <memory>
 
 #include "kernels/kernels.h"
@@ -49,22 +50,23 @@ bool are_groups(const Tensor& weight, int64_t channels, int64_t groups) {
   return groups >= 1 && channels % groups == 0 && size(weight, 0) % groups == 0 && size(weight, 1) == channels / groups;
 }
 
-// The patch matrix of one group over as many images at a time as fit into the cache beside what is made of them.
+// The patch matrix of one group over as many images at a time as fit into the cache beside what is made of them, or,
+// since every run over images reads the whole weight, as are small beside the weight.
 class Patches {
  public:
-  Patches(int64_t channels, Shape out_shape, Grid grid)
+  Patches(int64_t channels, int64_t made, Shape out_shape, Grid grid)
       : rows(channels * grid.kernel_height * grid.kernel_width),
         plane(out_shape.plane()),
-        at_once(images_at_once(rows * plane, out_shape.batch)),
+        at_once(images_at_once(rows * plane, made * rows, out_shape.batch)),
         values(new float[rows * plane * at_once]) {}
   const int64_t rows, plane, at_once;
   const std::unique_ptr<float[]> values;
 
  private:
-  static int64_t images_at_once(int64_t numbers, int64_t batch) {
-    constexpr int64_t kNumbers = 1 << 17;
-    const int64_t fitting = kNumbers / numbers;
-    return fitting < 1 ? 1 : (fitting < batch ? fitting : batch);
+  static int64_t images_at_once(int64_t numbers, int64_t weights, int64_t batch) {
+    const int64_t fitting = std::max<int64_t>({1, (1 << 17) / numbers, weights / 4 / numbers});
+    const int64_t runs = std::max<int64_t>(1, (batch + fitting - 1) / fitting);
+    return (batch + runs - 1) / runs;  // as many in every run
   }
 };
 
@@ -97,7 +99,7 @@ void grid_convolution(KernelRuntimeContext& context, Span<EValue*> values) {
     return;
   }
   const int64_t in = x_shape.channels / groups, made = shape.channels / groups;
-  Patches patches(in, shape, grid);
+  Patches patches(in, made, shape, grid);
   for (int64_t group = 0; group < groups; group++)
     for_each_run(shape.batch, patches.at_once, [&](int64_t image, int64_t images) {
       const int64_t columns = images * patches.plane;
@@ -143,7 +145,7 @@ void grid_convolution_input_gradient(KernelRuntimeContext& context, Span<EValue*
     return;
   }
   const int64_t in = shape.channels / groups, made = out_shape.channels / groups;
-  Patches patches(in, out_shape, grid);
+  Patches patches(in, made, out_shape, grid);
   for (int64_t group = 0; group < groups; group++)
     for_each_run(shape.batch, patches.at_once, [&](int64_t image, int64_t images) {
       const int64_t columns = images * patches.plane;
@@ -184,7 +186,7 @@ void grid_convolution_weight_gradient(KernelRuntimeContext& context, Span<EValue
         });
     return;
   }
-  Patches patches(in, out_shape, grid);
+  Patches patches(in, made, out_shape, grid);
   for (int64_t group = 0; group < groups; group++)
     for_each_run(shape.batch, patches.at_once, [&](int64_t image, int64_t images) {
       const int64_t columns = images * patches.plane;

@@ -57,6 +57,11 @@ class Call {
     require(tensor.scalar_type() == ScalarType::Byte);
     return tensor;
   }
+  const Tensor& ids() {
+    const Tensor& tensor = values_[at_++]->toTensor();
+    require(tensor.scalar_type() == ScalarType::Long);
+    return tensor;
+  }
   // One of four dimensions.
   const Tensor& planes() {
     const Tensor& planes = tensor();
@@ -92,6 +97,8 @@ class Call {
     failed_ = true;
     context_.fail(Error::InvalidArgument);
   }
+
+  bool failed() const { return failed_; }
 
   // The next output, at the given size; null after a failure.
   float* output(std::initializer_list<int64_t> sizes) {

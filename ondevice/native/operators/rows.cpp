@@ -1,5 +1,5 @@
 // What Transformers are made of as operators of ExecuTorch: rows normalised, their softmax, products of many matrices,
-// and dimensions in another order.
+// dimensions in another order, and the gradient of a table of embeddings.
 #include "kernels/kernels.h"
 #include "operators/operator_call.h"
 #include "operators/work_sharing.h"
@@ -74,6 +74,23 @@ void softmax_gradient(KernelRuntimeContext& context, Span<EValue*> values) {
   if (!out) return;
   share(rows, y.numel(), [&](int64_t begin, int64_t end) {
     kernels().softmax_gradient(data(gradient), data(y), columns, out, begin, end);
+  });
+}
+
+// gradient, ids, rows, padding -> [rows, columns]: every row of the gradient added to the row that was read
+void embedding_gradient(KernelRuntimeContext& context, Span<EValue*> values) {
+  Call call(context, values);
+  const Tensor &gradient = call.tensor(), &ids = call.ids();
+  const int64_t rows = call.integer(), padding = call.integer();
+  const int64_t columns = gradient.dim() ? size(gradient, gradient.dim() - 1) : 0;
+  call.require(rows > 0 && columns > 0 && gradient.numel() == ids.numel() * columns);
+  float* out = call.output({rows, columns});
+  if (!out) return;
+  const int64_t* const places = ids.const_data_ptr<int64_t>();
+  for (int64_t at = 0; at < ids.numel(); at++) call.require(places[at] >= 0 && places[at] < rows);
+  if (call.failed()) return;
+  share(columns, rows * columns + gradient.numel(), [&](int64_t begin, int64_t end) {
+    kernels().embedding_gradient(data(gradient), places, ids.numel(), padding, out, rows, columns, begin, end);
   });
 }
 
@@ -168,6 +185,7 @@ const Kernel operators[] = {
     Kernel("fedss::layer_norm_gradient.out", layer_norm_gradient),
     Kernel("fedss::softmax.out", softmax),
     Kernel("fedss::softmax_gradient.out", softmax_gradient),
+    Kernel("fedss::embedding_gradient.out", embedding_gradient),
     Kernel("fedss::batched_product.out", batched_product),
     Kernel("fedss::permute.out", permute),
 };

@@ -25,7 +25,6 @@ MOST_POSITIONAL = 6
 NAMED_BY_AN_OPERATOR = {
     "export/decompositions.py",
     "export/onnx/operators/activations.py",
-    "export/onnx/operators/bags.py",
     "export/onnx/operators/convolution.py",
     "export/onnx/operators/indexing.py",
     "export/onnx/operators/norms.py",

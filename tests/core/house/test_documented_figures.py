@@ -24,6 +24,7 @@ from helpers.documented_accuracy import (
 )
 from helpers.documented_tables import Cells, tables
 
+from benchmarks.networks import table as zoo_table
 from ondevice.contract.vocabulary import StepSpec
 from ondevice.model.extractors import build_extractor
 from ondevice.model.train_step import TrainStep
@@ -268,6 +269,14 @@ def instructions() -> tuple[Cells, list[Cells]]:
     return ["million instructions: px, classes", *runtimes], rows
 
 
+def zoo_in_short() -> tuple[Cells, list[Cells]]:
+    return zoo_table.summary(zoo_table.rows_of())
+
+
+def zoo_by_network() -> tuple[Cells, list[Cells]]:
+    return zoo_table.networks(zoo_table.rows_of())
+
+
 def inputs_of_the_step() -> tuple[Cells, list[Cells]]:
     """Not measured, but as easily out of date."""
     spec = StepSpec("three_convolutions", embedding_dim=64, image_shape=(1, 32, 32))
@@ -283,6 +292,7 @@ CLAIMS: dict[str, list[Callable[[], tuple[Cells, list[Cells]]]]] = {
     "README.md": [table_1_in_short],
     "docs/architecture.md": [inputs_of_the_step],
     "docs/data.md": [data_by_name],
+    "docs/models.md": [zoo_in_short, zoo_by_network],
     "docs/measurements.md": [
         table_1,
         table_2,

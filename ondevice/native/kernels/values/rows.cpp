@@ -1,5 +1,5 @@
 // Rows of a matrix normalised, and their softmax, each with its gradient: what Transformers have between their
-// products.
+// products; and the gradient of a table that rows were read from.
 #include <cmath>
 
 #include "kernels/kernels.h"
@@ -113,6 +113,19 @@ void softmax_gradient(
     for_each_lane(columns, [=](int64_t i, auto kind) {
       store_as(to + i, (load_as(g + i, kind) - expected) * load_as(of + i, kind));
     });
+  }
+}
+
+void embedding_gradient(
+    const float* gradient, const int64_t* ids, int64_t count, int64_t padding, float* out, int64_t rows,
+    int64_t columns, int64_t begin, int64_t end) {
+  for (int64_t row = 0; row < rows; row++) std::memset(out + row * columns + begin, 0, (end - begin) * sizeof(float));
+  for (int64_t at = 0; at < count; at++) {
+    if (ids[at] == padding) continue;
+    const float* from = gradient + at * columns + begin;
+    float* to = out + ids[at] * columns + begin;
+    for_each_lane(
+        end - begin, [=](int64_t i, auto kind) { store_as(to + i, load_as(to + i, kind) + load_as(from + i, kind)); });
   }
 }
 
