@@ -1,6 +1,6 @@
 """Whole federations on the emulated ARM64 phone end where simulated ones end: virtual clients, importance weights, hashes.
 
-The same experiment is played twice, by the native client on the phone and by the Python client here on the same exported step.
+An experiment is played twice on one exported step: by the native client on the phone, and by the Python client here.
 What clients ask for follows from their draws, so it is the same to the byte.  What they send is rounded in another order.
 """
 
