@@ -13,7 +13,7 @@ from pathlib import Path
 
 from server_sim.data import chitchat, debian_index, extreme_classification
 from server_sim.data.extreme_classification import PUBLISHED, Published
-from server_sim.data.fetched import cjk, fashion_mnist, icons, quickdraw
+from server_sim.data.fetched import cjk, fashion_mnist, icons, quickdraw, rfc
 from server_sim.data.glyphs import presets as glyphs
 from server_sim.data.glyphs.dealing import ByClient
 from server_sim.data.population import Progress
@@ -99,6 +99,10 @@ DATA_SETS: dict[str, DataSet | PublishedDataSet] = {
     imagenet.NAME: PublishedDataSet("21,841 classes in folders, clients of 20 of them", imagenet.materialize),
     "chitchat": DataSet(
         "chats of 1,306 people, for next-word prediction at 10,000 words", chitchat.materialize
+    ),
+    rfc.NAME: DataSet(
+        "RFCs by their first authors, for next-word prediction at 80,000 words (Debian's section non-free, 476 MB)",
+        rfc.materialize,
     ),
     **{vocabulary.name: _of_stack_overflow(vocabulary) for vocabulary in stack_overflow.VOCABULARIES},
     "icons-3k": DataSet(
