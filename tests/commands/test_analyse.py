@@ -133,7 +133,7 @@ def test_head_parameters(table: fedss.Table, tmp_path: Path, capsys: pytest.Capt
 def test_parameter_budget(table: fedss.Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = {row["label"]: row for row in analyse(capsys, tmp_path, "parameter-budget", table.path)}
     arrays, _ = read_file(table.path / "fedss-10/seed-0/state.safetensors")
-    layers = sum(array.size for name, array in arrays.items() if name.startswith("dense."))
+    layers = sum(np.size(array) for name, array in arrays.items() if name.startswith("dense."))
     assert rows["FedSS 10"]["layers"] == layers
     assert rows["FedAvg, learning_rate 0.1"]["parameters"] == layers + 60 * 64
     assert rows["FedAvg, learning_rate 0.1"]["share"] == 1
