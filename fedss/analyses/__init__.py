@@ -17,6 +17,7 @@ from fedss.analyses import (
     grid,
     head_parameters,
     head_share,
+    parameter_budget,
     rounds_to_accuracy,
     skew,
 )
@@ -28,6 +29,7 @@ ANALYSES: dict[str, Callable[..., None]] = {
     "skew": skew.command,
     "grid": grid.command,
     "head-parameters": head_parameters.command,
+    "parameter-budget": parameter_budget.command,
     "composition": composition.command,
     "confusion": confusion.command,
     "gradient-noise": gradient_noise.command,

@@ -13,11 +13,18 @@ from pathlib import Path
 
 from server_sim.data import chitchat, debian_index, extreme_classification
 from server_sim.data.extreme_classification import PUBLISHED, Published
-from server_sim.data.fetched import cjk, fashion_mnist, icons, quickdraw
+from server_sim.data.fetched import cjk, fashion_mnist, icons, quickdraw, rfc
 from server_sim.data.glyphs import presets as glyphs
 from server_sim.data.glyphs.dealing import ByClient
 from server_sim.data.population import Progress
-from server_sim.data.published import cifar, imagenet, inaturalist, landmarks, online_products
+from server_sim.data.published import (
+    cifar,
+    imagenet,
+    inaturalist,
+    landmarks,
+    online_products,
+    stack_overflow,
+)
 
 Materialize = Callable[[Path, Progress | None], Path]
 """Cache -> the folder of the population, made if it is not there yet."""
@@ -65,6 +72,11 @@ def _of_repository(published: Published) -> PublishedDataSet:
     return PublishedDataSet(summary, partial(extreme_classification.materialize, published))
 
 
+def _of_stack_overflow(vocabulary: stack_overflow.Vocabulary) -> PublishedDataSet:
+    summary = f"sentences of 342,477 people on Stack Overflow, for next-word prediction at {vocabulary.num_tokens:,} words"
+    return PublishedDataSet(summary, partial(stack_overflow.materialize, vocabulary), 342_477)
+
+
 DATA_SETS: dict[str, DataSet | PublishedDataSet] = {
     **{name: _of_glyphs(preset) for name, preset in glyphs.PRESETS.items()},
     landmarks.NAME: PublishedDataSet(
@@ -88,6 +100,11 @@ DATA_SETS: dict[str, DataSet | PublishedDataSet] = {
     "chitchat": DataSet(
         "chats of 1,306 people, for next-word prediction at 10,000 words", chitchat.materialize
     ),
+    rfc.NAME: DataSet(
+        "RFCs by their first authors, for next-word prediction at 80,000 words (Debian's section non-free, 476 MB)",
+        rfc.materialize,
+    ),
+    **{vocabulary.name: _of_stack_overflow(vocabulary) for vocabulary in stack_overflow.VOCABULARIES},
     "icons-3k": DataSet(
         "2,787 things as 231 sets of icons draw them (npm, 104 MB)",
         partial(icons.materialize, icons.ICONS_3K),

@@ -29,7 +29,6 @@ A model has a row per class in the table `columns`; a data set may name other ta
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,13 +41,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ondevice.contract.vocabulary import COLUMNS, IMAGES, ExampleSet, IntArray
-from server_sim.data.fingerprints import fingerprint
 from server_sim.data.image_files import ImageFiles, open_image_files
 from server_sim.data.population_files import (
-    FORMAT_VERSION,
-    MANIFEST,
     PopulationError,
-    array_names,
     features_of,
     load_array,
     read_attribution,
@@ -56,6 +51,7 @@ from server_sim.data.population_files import (
     rename_to_new,
     verify_files,
     write_attribution,
+    write_manifest,
 )
 
 EXAMPLES_PER_BLOCK = 512  # how many images are asked for at a time while writing
@@ -215,18 +211,17 @@ def _finish(folder: Path, layout: Layout, said: dict[str, Any]) -> None:
     _save(folder, "client_labels", layout.labels[layout.train])
     _save(folder, "client_offsets", layout.offsets)
     _save(folder, "test_labels", layout.labels[layout.test])
-    manifest = {
-        "format_version": FORMAT_VERSION,
-        **said,
-        "num_classes": layout.num_classes,
-        "num_train_examples": len(layout.train),
-        "num_test_examples": len(layout.test),
-        "files": {f"{array}.npy": fingerprint(folder / f"{array}.npy") for array in array_names(said)},
-        "class_names": layout.class_names,
-        "client_names": layout.client_names,
-    }
-    text = json.dumps(manifest, indent=1, ensure_ascii=False)
-    (folder / MANIFEST).write_text(text, encoding="utf-8")
+    write_manifest(
+        folder,
+        {
+            **said,
+            "num_classes": layout.num_classes,
+            "num_train_examples": len(layout.train),
+            "num_test_examples": len(layout.test),
+            "class_names": layout.class_names,
+            "client_names": layout.client_names,
+        },
+    )
 
 
 def write_arrays(

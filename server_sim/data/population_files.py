@@ -38,6 +38,14 @@ def array_names(manifest: Mapping[str, Any]) -> list[str]:
     return [*features, *LABELS, *(["client_places"] if manifest.get("places") else [])]
 
 
+def write_manifest(directory: Path, said: Mapping[str, Any]) -> None:
+    """What a population says of itself, and the size and hash of every array that lies there."""
+    files = {f"{array}.npy": fingerprint(directory / f"{array}.npy") for array in array_names(said)}
+    manifest = {"format_version": FORMAT_VERSION, **said, "files": files}
+    text = json.dumps(manifest, indent=1, ensure_ascii=False)
+    (directory / MANIFEST).write_text(text, encoding="utf-8")
+
+
 def read_manifest(directory: Path) -> dict[str, Any]:
     path = directory / MANIFEST
     try:

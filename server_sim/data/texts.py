@@ -19,13 +19,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ondevice.contract.tokens import BEGIN, NUM_SPECIAL, PADDING, TOKENS, UNKNOWN
+from ondevice.contract.vocabulary import IntArray
 from server_sim.data.population import Layout, write_arrays
 from server_sim.data.population_files import PopulationError
+
+Question = TypeVar("Question")
 
 SPECIAL = ("<padding>", "<unknown>", "<begin>", "<end>")
 """The names of the special tokens, in their order."""
@@ -95,15 +98,10 @@ def write_texts(
         if user.is_test
         for tokens, label in questions_of(user, numbers, sizes.length)
     ]
-    if len(asked) > sizes.most_questions:
-        chosen = np.random.default_rng(seed).choice(len(asked), sizes.most_questions, replace=False)
-        asked = [asked[number] for number in np.sort(chosen).tolist()]
-    examples += asked
-    padded = np.full((len(examples), sizes.length), PADDING, np.int64)
-    for row, (_, tokens, _) in zip(padded, examples, strict=True):
-        row[: len(tokens)] = tokens
+    examples += some_of(asked, sizes.most_questions, seed)
+    tokens = padded([tokens for _, tokens, _ in examples], sizes.length)
     layout = _lay_out(examples, [*SPECIAL, *words])
-    write_arrays(directory, layout, {TOKENS: padded}, name=name, seed=seed, recipe=recipe)
+    write_arrays(directory, layout, {TOKENS: tokens}, name=name, seed=seed, recipe=recipe)
 
 
 def read_users(table: Path) -> Iterator[UserTexts]:
@@ -161,6 +159,22 @@ def questions_of(user: UserTexts, numbers: dict[str, int], length: int) -> Itera
         for place in range(1, len(tokens)):
             if tokens[place] != UNKNOWN:
                 yield tokens[max(0, place - length) : place], tokens[place]
+
+
+def some_of(asked: list[Question], most: int, seed: int) -> list[Question]:
+    """All questions, or so many of them by chance, in their order."""
+    if len(asked) <= most:
+        return asked
+    chosen = np.random.default_rng(seed).choice(len(asked), most, replace=False)
+    return [asked[number] for number in np.sort(chosen).tolist()]
+
+
+def padded(texts: Sequence[Sequence[int]], length: int) -> IntArray:
+    """[texts, length]: padding behind the last token of each."""
+    rows = np.full((len(texts), length), PADDING, np.int64)
+    for row, tokens in zip(rows, texts, strict=True):
+        row[: len(tokens)] = tokens
+    return rows
 
 
 def _lay_out(examples: list[tuple[UserTexts, list[int], int]], class_names: list[str]) -> Layout:

@@ -15,6 +15,7 @@ from fedss.analyses import ANALYSES
 from fedss.analyses.gradient_noise import MeanDifference
 from fedss.analyses.parameter_counts import extractor_parameters, head_share
 from fedss.command_line import main
+from ondevice.contract.safetensors_file import read_file
 from ondevice.tools.cache_folder import default_cache_folder
 from server_sim.runs.records import read_run
 from server_sim.runs.trained_model import open_trained
@@ -127,6 +128,18 @@ def test_head_parameters(table: fedss.Table, tmp_path: Path, capsys: pytest.Capt
     assert rows["FedAvg, learning_rate 0.1"]["parameters"] == 60 * 64
     assert rows["FedSS 10"]["parameters"] == pytest.approx(64 * rows["FedSS 10"]["classes"])
     assert rows["Centralized"]["parameters"] is None
+
+
+def test_parameter_budget(table: fedss.Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {row["label"]: row for row in analyse(capsys, tmp_path, "parameter-budget", table.path)}
+    arrays, _ = read_file(table.path / "fedss-10/seed-0/state.safetensors")
+    dense = [array for name, array in arrays.items() if name.startswith("dense.")]
+    layers = sum(array.size for array in dense if isinstance(array, np.ndarray))
+    assert rows["FedSS 10"]["layers"] == layers
+    assert rows["FedAvg, learning_rate 0.1"]["parameters"] == layers + 60 * 64
+    assert rows["FedAvg, learning_rate 0.1"]["share"] == 1
+    assert rows["FedSS 10"]["parameters"] == pytest.approx(layers + 64 * rows["FedSS 10"]["rows"])
+    assert "Centralized" not in rows
 
 
 def test_composition(table: fedss.Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,116 @@
+"""Every experiment on texts: all of its runs are valid, and a run of every scheme in it runs on tiny texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.stack_overflow_files import write_stack_overflow
+
+import fedss
+from ondevice.contract.tokens import NUM_SPECIAL
+from server_sim.data.texts import import_texts
+from server_sim.experiment import Experiment, experiment_names, load_experiment
+from server_sim.preparation import check_experiment
+from server_sim.runs.tables import table_runs
+
+NAMED = [name for name in experiment_names() if name.startswith(("hashing-", "chitchat-"))]
+CHATS = [name for name in NAMED if load_experiment(name).data.population == "chitchat"]
+PUBLISHED = [name for name in NAMED if name not in CHATS]
+TINY = {"server.rounds": 2, "server.clients_per_round": 2, "evaluation.every": 2, "server.save_every": 2}
+
+
+def runs_of(name: str) -> list[Experiment]:
+    experiment = load_experiment(name)
+    return [experiment] if experiment.table is None else [run.experiment for run in table_runs(experiment)]
+
+
+def one_of_each(name: str) -> list[Experiment]:
+    """Of the runs that differ in numbers alone, the first."""
+    found: dict[tuple[object, ...], Experiment] = {}
+    for run in runs_of(name):
+        kind = (run.data.population, run.scheme.name, getattr(run.scheme, "search", None))
+        found.setdefault(kind, run)
+    return list(found.values())
+
+
+def check_two_rounds(experiment: Experiment, folder: Path, cache: Path | None = None) -> None:
+    run = fedss.simulate(experiment, out=folder, cache=cache)
+    assert [line.num_updates for line in run.rounds] == [2, 2], run.summary
+    assert np.isfinite(run.summary["mean_loss"])
+    assert 0 <= run.curve[-1][1] <= 1
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_run_of_it_is_valid(name: str) -> None:
+    runs = runs_of(name)
+    assert len({run.model_dump_json() for run in runs}) == len(runs), "two rows of it are the same run"
+    for run in runs:
+        check_experiment(run)
+
+
+def test_every_one_of_the_papers_has_a_small_variant_or_is_one() -> None:
+    assert {"hashing-figure1a", "hashing-figure1b", "hashing-table2", "hashing-grid"} == set(PUBLISHED)
+    assert {"hashing-figure1-small", "hashing-table2-small", "hashing-grid-small"} < set(CHATS)
+    assert {"chitchat-simhash", "chitchat-uniform"} < set(CHATS)
+
+
+def test_hashing_and_uniform_sampling_differ_in_nothing_but_how_words_are_found() -> None:
+    simhash, uniform = (
+        load_experiment(f"chitchat-{name}").model_dump(mode="json") for name in ("simhash", "uniform")
+    )
+    assert simhash["scheme"]["num_negatives"] == uniform["scheme"]["num_negatives"]
+    assert {key for key in simhash if simhash[key] != uniform[key]} == {"title", "scheme"}
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three people and 40 words."""
+    folder = tmp_path_factory.mktemp("chats")
+    random = np.random.default_rng(0)
+    lines = [
+        {
+            "user": f"user {user}",
+            "split": "test" if user == 3 else "train",
+            "texts": [" ".join(f"w{word}" for word in random.integers(0, 40, 8)) for _ in range(6)],
+        }
+        for user in range(4)
+    ]
+    (folder / "texts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    import_texts(folder / "texts.jsonl", folder / "tiny", name="tiny", vocabulary=40, length=20)
+    return folder / "tiny"
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Data set -> its files, with as many words as the published ones are cut to."""
+    folder = tmp_path_factory.mktemp("published")
+
+    def source(name: str) -> Path:
+        num_tokens = {"stack-overflow-10k": 10_000, "stack-overflow-80k": 80_000}[name]
+        if not (folder / name).exists():
+            write_stack_overflow(num_tokens - NUM_SPECIAL, folder / name)
+        return folder / name
+
+    return source
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHATS)
+def test_every_scheme_of_it_runs_two_rounds_on_tiny_chats(name: str, chats: Path, tmp_path: Path) -> None:
+    for number, experiment in enumerate(one_of_each(name)):
+        changes = {**TINY, "data.population": str(chats)}
+        check_two_rounds(experiment.overridden(changes), tmp_path / f"run-{number}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_first_run_on_published_files_runs_two_rounds(
+    name: str, published: Callable[[str], Path], tmp_path: Path
+) -> None:
+    experiment = runs_of(name)[0]
+    changes = {**TINY, "data.source": str(published(experiment.data.population))}
+    check_two_rounds(experiment.overridden(changes), tmp_path / "run", tmp_path / "cache")
