@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from ondevice.client.samplers.nearest_rows import fingerprint_of
 from ondevice.contract.choice import Choice
 from ondevice.contract.simhash import MAX_BITS, SimHash
 from ondevice.contract.vocabulary import COLUMNS
@@ -60,14 +61,16 @@ class Nearest(ClientScheme):
         return self
 
     def sampler(self) -> Choice:
+        num_bits = self.num_bits if self.search == "simhash" else 0
         return Choice(
             "nearest_rows",
             {
                 "num_negatives": self.num_negatives,
                 "num_random": self.num_random,
-                "num_bits": self.num_bits if self.search == "simhash" else 0,
+                "num_bits": num_bits,
                 "num_tables": self.num_tables,
                 "hash_seed": self.hash_seed,
+                "fingerprint": fingerprint_of(num_bits, self.num_tables, self.hash_seed),
                 "norm_bound": self.norm_bound,
                 "of_words": self.of_words,
             },

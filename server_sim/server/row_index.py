@@ -44,7 +44,7 @@ class HashIndex:
         self._tables = HashTables(simhash, table.num_rows, _stored_blocks(table))
 
     def find(self, envelope: Envelope, question: bytes) -> IntArray:
-        buckets = buckets_from_bytes(question, envelope, self._tables.simhash.num_buckets)
+        buckets = buckets_from_bytes(question, envelope, self._tables.simhash)
         ids, hits = self._tables.look_up(buckets)
         if len(ids) <= self._max_found:
             return ids
