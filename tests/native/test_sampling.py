@@ -17,8 +17,10 @@ from ondevice.contract.vocabulary import COLUMNS, RoundPlan
 pytestmark = pytest.mark.slow  # compiles the native client
 
 
-ASKING_NOTHING = [name for name in SAMPLERS if name != "nearest_rows"]
-"""Before their sample: what both clients can draw by themselves."""
+ASKING_NOTHING = [
+    name for name in SAMPLERS if name not in ("nearest_rows", "label_hashes", "class_outputs")
+]
+"""Before their sample, but for those that draw no rows: what both clients can draw by themselves."""
 
 
 def drawn_sampler(source: random.Random, num_rows: int) -> Choice:
