@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
@@ -164,6 +165,47 @@ def test_a_table_of_words_gives_the_rows_that_are_read_and_near_ones_but_no_spec
     sample = all_random.draw(view)
     assert np.array_equal(sample.sides["adjust"][:NUM_SPECIAL], np.full(NUM_SPECIAL, EXCLUDED))
     assert {5, 6, 7} <= set(sample.ids[COLUMNS].tolist())
+
+
+def test_a_graph_finds_most_of_what_the_exact_search_finds_and_nothing_twice() -> None:
+    source = np.random.default_rng(5)
+    rows = source.standard_normal((3000, 16)).astype(np.float32)
+    rows *= source.uniform(0.2, 5, (3000, 1)).astype(np.float32)
+    state = ServerState.fresh(FedAvg(), {}, {COLUMNS: rows})
+    queries = source.standard_normal((12, 16)).astype(np.float32)
+    question = lookup.lookup_to_bytes(ENVELOPE, Lookup(queries=queries))
+    for norm_bound in (0.0, 1.0):
+        graph, exact = (
+            Nearest(search=search, max_found=100, norm_bound=norm_bound).open_index(state)
+            for search in ("graph", "exact")
+        )
+        found, whole = graph.find(ENVELOPE, question), exact.find(ENVELOPE, question)
+        assert len(found) == 100
+        assert (np.diff(found) > 0).all()
+        assert len(np.intersect1d(found, whole)) >= 90
+
+
+def test_a_graph_sees_rows_that_moved_and_is_the_same_when_it_is_made_anew() -> None:
+    scheme = Nearest(num_negatives=6, num_random=2, search="graph", max_found=7)
+    whole, parted, still = TinyFederation(), TinyFederation(), TinyFederation()
+    play(whole, scheme, rounds=3)
+    play(parted, scheme, rounds=1)
+    play(parted, scheme, rounds=2)
+    assert state_bytes(whole) == state_bytes(parted)
+    index = scheme.open_index(still.state)
+    query = lookup.lookup_to_bytes(ENVELOPE, Lookup(queries=np.ones((1, 16), np.float32)))
+    before = index.find(ENVELOPE, query)
+    away = np.setdiff1d(np.arange(still.num_classes), before)[:1]
+    still.weights[away] = 1
+    index.refresh(away)
+    assert away[0] in index.find(ENVELOPE, query)
+
+
+def test_a_graph_without_faiss_is_refused_before_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ValueError, match=r"takes faiss: pip install .*\[index\]"):
+        Nearest(search="graph").check_installed()
+    Nearest().check_installed()
 
 
 ENVELOPE = Envelope(4, 2)

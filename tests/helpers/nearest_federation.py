@@ -24,9 +24,7 @@ from server_sim.server.state import ServerState
 class NearestFederation:
     """At the weights of a small artifact, with made-up rows."""
 
-    def __init__(
-        self, artifact: Artifact, scheme: Nearest, client_data: Callable[[int], ClientData]
-    ) -> None:
+    def __init__(self, artifact: Artifact, scheme: Nearest, client_data: Callable[[int], ClientData]) -> None:
         self._artifact, self._scheme, self._client_data = artifact, scheme, client_data
         self._dim = artifact.signature.table_dims[COLUMNS]
         initial = artifact.initial()

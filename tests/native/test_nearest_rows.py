@@ -48,7 +48,9 @@ def on_planes(hashes: SimHash, vectors: FloatArray) -> FloatArray:
     planes = hashes._planes.T
     chosen_planes = planes[np.arange(len(vectors)) % len(planes)][:, : vectors.shape[1]]
     lengths = (chosen_planes * chosen_planes).sum(1, keepdims=True)
-    return (vectors - chosen_planes * (vectors * chosen_planes).sum(1, keepdims=True) / lengths).astype(np.float32)
+    return (vectors - chosen_planes * (vectors * chosen_planes).sum(1, keepdims=True) / lengths).astype(
+        np.float32
+    )
 
 
 @pytest.mark.parametrize("bias", [0, 1], ids=["cosine", "bias"])
@@ -98,7 +100,9 @@ def test_the_native_client_accepts_and_refuses_the_same_found_rows_as_python() -
     wider = found_to_bytes(ENVELOPE, COLUMNS, Rows(np.array([3]), np.ones((1, 4), np.float32)))
     infinite = found_to_bytes(ENVELOPE, COLUMNS, Rows(np.array([3]), np.full((1, 3), np.inf, np.float32)))
     twice = genuine.replace(np.int64(2).tobytes(), np.int64(0).tobytes(), 1)
-    others = [(GOLDEN / f"{name}.safetensors").read_bytes() for name in ("lookup", "rows", "slice-fp32", "plan")]
+    others = [
+        (GOLDEN / f"{name}.safetensors").read_bytes() for name in ("lookup", "rows", "slice-fp32", "plan")
+    ]
     candidates = [genuine, none, outside, wider, infinite, twice, *others]
     candidates += [mutated(source.choice([genuine, none]), source) for _ in range(3000)]
     verdicts = judged(["judge-found", EXPECTED_FILE], candidates)

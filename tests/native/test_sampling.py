@@ -17,9 +17,7 @@ from ondevice.contract.vocabulary import COLUMNS, RoundPlan
 pytestmark = pytest.mark.slow  # compiles the native client
 
 
-ASKING_NOTHING = [
-    name for name in SAMPLERS if name not in ("nearest_rows", "label_hashes", "class_outputs")
-]
+ASKING_NOTHING = [name for name in SAMPLERS if name not in ("nearest_rows", "label_hashes", "class_outputs")]
 """Before their sample, but for those that draw no rows: what both clients can draw by themselves."""
 
 
