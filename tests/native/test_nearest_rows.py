@@ -48,9 +48,9 @@ def on_planes(hashes: SimHash, vectors: FloatArray) -> FloatArray:
     planes = hashes._planes.T
     chosen_planes = planes[np.arange(len(vectors)) % len(planes)][:, : vectors.shape[1]]
     lengths = (chosen_planes * chosen_planes).sum(1, keepdims=True)
-    return (vectors - chosen_planes * (vectors * chosen_planes).sum(1, keepdims=True) / lengths).astype(
-        np.float32
-    )
+    beside = vectors - chosen_planes * (vectors * chosen_planes).sum(1, keepdims=True) / lengths
+    near: FloatArray = beside.astype(np.float32)
+    return near
 
 
 @pytest.mark.parametrize("bias", [0, 1], ids=["cosine", "bias"])
