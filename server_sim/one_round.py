@@ -93,14 +93,17 @@ def run_round(
         """Lines 6-7: the client asks for the rows of S_k, the server sends φ and W_S."""
         report.bytes_up += len(request)
         envelope = Envelope(plan.round_index, client_id)
-        if rules.index is not None and kind_of(request) == "lookup":
-            found = found_to_bytes(
-                envelope, COLUMNS, state.rows(COLUMNS, rules.index.find(envelope, request))
-            )
-            report.bytes_down += len(found)
-            return found
-        sampled[client_id] = wire.request_from_bytes(request, envelope, plan.table_sizes)
-        message = slices.encode(envelope, state.slice_model(sampled[client_id], rules.sides))
+        kind = kind_of(request) if rules.index is not None else "request"
+        message: bytes | Pieces
+        if rules.index is not None and kind == "lookup":
+            ids = rules.index.find(envelope, request)
+            message = found_to_bytes(envelope, COLUMNS, state.rows(COLUMNS, ids))
+        elif kind == "rows":
+            sampled[client_id] = wire.request_from_bytes(request, envelope, plan.table_sizes, "rows")
+            message = slices.encode_rows(envelope, state.slice_model(sampled[client_id], rules.sides))
+        else:
+            sampled[client_id] = wire.request_from_bytes(request, envelope, plan.table_sizes)
+            message = slices.encode(envelope, state.slice_model(sampled[client_id], rules.sides))
         report.bytes_down += len(message)
         return message
 

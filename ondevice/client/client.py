@@ -7,6 +7,7 @@ same wire bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ondevice.backends import Backend
 from ondevice.client.local_training import LocalTask, epoch_batches, train_locally
@@ -62,11 +63,17 @@ class Client:
         questions = WireQuestions(envelope, plan, ask, self._open_backend, examples, positions)
         numbers = numbers_of(examples, positions)
         sample = sampler.draw(SamplingView(plan, labels, self._private_seed, numbers, questions))
-        # Lines 6-7: ask for the rows of S_k; be given φ and W_S.
-        answer = ask(wire.request_to_bytes(envelope, sample.ids))
+        # Lines 6-7: ask for the rows of S_k; be given φ, unless the sampler had need of it, and W_S.
+        dense = questions.dense
+        answer = ask(wire.request_to_bytes(envelope, sample.ids, "request" if dense is None else "rows"))
         backend = self._open_backend()
         check_task(backend.signature, examples, sample, plan)
-        model_slice = wire.slice_from_bytes(answer, envelope, sample.ids, expected_slice(backend, plan))
+        expected = expected_slice(backend, plan)
+        if dense is None:
+            model_slice = wire.slice_from_bytes(answer, envelope, sample.ids, expected)
+        else:
+            rows = wire.slice_from_bytes(answer, envelope, sample.ids, replace(expected, dense={}))
+            model_slice = replace(rows, dense=dense)
         # Lines 8-11: train, answer with the difference.
         update = train_locally(backend, task, batches, sample, model_slice)
         view = TransformView(plan.round_index, self._private_seed, memory)

@@ -1,12 +1,12 @@
 """What a sampler may ask the server before it has its sample: where its data lies, and which rows are near.
 
-Asking for φ is asking for a slice, so the dense parameters travel once more for it.
+Asking for φ is asking for a slice.  Its dense parameters are kept, so that the client's last question can do without.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,11 +15,19 @@ from ondevice.client.embedding import embed_examples
 from ondevice.contract import wire
 from ondevice.contract.link import Ask
 from ondevice.contract.lookup import Lookup, found_from_bytes, lookup_to_bytes
-from ondevice.contract.vocabulary import COLUMNS, ExampleSet, FloatArray, IntArray, RoundPlan, Rows
+from ondevice.contract.vocabulary import (
+    COLUMNS,
+    ExampleSet,
+    FloatArray,
+    IntArray,
+    Parameters,
+    RoundPlan,
+    Rows,
+)
 from ondevice.contract.wire import Envelope, Expected
 
 
-@dataclass(frozen=True)
+@dataclass
 class WireQuestions:
     """Of one client in one round: the `Questions` of its sampler, as messages."""
 
@@ -30,14 +38,19 @@ class WireQuestions:
     examples: ExampleSet
     positions: IntArray
     """Of the examples that take part."""
+    dense: Parameters | None = field(default=None, init=False)
+    """φ, once a sampler has asked for embeddings."""
 
     def embeddings(self, ids: IntArray) -> FloatArray:
         backend = self.open_backend()
-        asked = {COLUMNS: ids}
+        reads = any(spec.role == "table" for spec in backend.signature.embedded)
+        # Where the extractor reads no rows, the client's own would tell its classes for nothing: a slice has one row at
+        # least, and the first says nothing of anyone.
+        asked = {COLUMNS: ids if reads else np.zeros(1, np.int64)}
         answer = self.ask(wire.request_to_bytes(self.envelope, asked))
         expected = expected_slice(backend, self.plan)
         model = wire.slice_from_bytes(answer, self.envelope, asked, expected)
-        rows = model.tables
+        self.dense, rows = model.dense, model.tables
 
         def read_rows(table: str, wanted: IntArray) -> FloatArray:
             return rows[table].values[np.searchsorted(rows[table].ids, wanted)]

@@ -13,7 +13,7 @@ from ondevice.contract.safetensors_file import OpenFile, SafetensorsError, Tenso
 VERSION = "2"
 MAX_MESSAGE_BYTES = 1 << 30
 
-Kind = Literal["plan", "request", "slice", "update", "lookup", "found"]
+Kind = Literal["plan", "request", "rows", "slice", "update", "lookup", "found"]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 | kind   | from   | tensors                                                                                          |
 |--------|--------|--------------------------------------------------------------------------------------------------|
-| lookup | client | `buckets` I64 [k]: sorted, unique places in the server's hash tables; or `queries` F32 [q, d]     |
+| lookup | client | `buckets` I64 [k]: sorted, unique places in the server's hash tables, and `fingerprint` I64 [1] of  |
+|        |        | the hash functions that lead there; or `queries` F32 [q, d]                                      |
 | found  | server | `rows.<table>` I64 [s], `table.<table>` F32 [s, d]: the rows that lie there, perhaps none         |
 
 They have the envelope of all messages (`ondevice.contract.envelope`), and their readers raise `WireError` and nothing else.
@@ -13,19 +14,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ondevice.contract.checked_tensors import WireError, expect_names, floats, integers
 from ondevice.contract.envelope import Envelope, decoded, encoded
 from ondevice.contract.safetensors_file import Bfloat16, Tensor
+from ondevice.contract.simhash import SimHash
 from ondevice.contract.vocabulary import FloatArray, IntArray, Rows, check_row_ids
 
-BUCKETS, QUERIES = "buckets", "queries"
+BUCKETS, FINGERPRINT, QUERIES = "buckets", "fingerprint", "queries"
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """One of the two."""
+    """Buckets, of hash functions with this fingerprint, or queries."""
 
     buckets: IntArray | None = None
+    fingerprint: int = 0
     queries: FloatArray | None = None
 
 
@@ -33,21 +38,26 @@ def lookup_to_bytes(envelope: Envelope, lookup: Lookup) -> bytes:
     tensors: dict[str, Tensor] = {}
     if lookup.buckets is not None:
         tensors[BUCKETS] = lookup.buckets
+        tensors[FINGERPRINT] = np.array([lookup.fingerprint], np.int64)
     if lookup.queries is not None:
         tensors[QUERIES] = lookup.queries
     return encoded("lookup", envelope, tensors)
 
 
-def buckets_from_bytes(data: bytes, envelope: Envelope, num_buckets: int) -> IntArray:
-    """Of a client that hashes."""
+def buckets_from_bytes(data: bytes, envelope: Envelope, simhash: SimHash) -> IntArray:
+    """Of a client that hashes with these functions."""
     tensors = decoded(data, "lookup", envelope)
-    expect_names(tensors, {BUCKETS})
+    expect_names(tensors, {BUCKETS, FINGERPRINT})
+    fingerprint = int(integers(tensors, FINGERPRINT, (1,))[0])
+    if fingerprint != simhash.fingerprint:
+        raise WireError(
+            f"the buckets are of hash functions with the fingerprint {fingerprint}; those of the server's tables have "
+            f"{simhash.fingerprint}: the client has hashed for other tables, and must read this round's plan"
+        )
     buckets = integers(tensors, BUCKETS, None)
     _check_ids(buckets, BUCKETS)
-    if not buckets.size or buckets[-1] >= num_buckets:
-        raise WireError(
-            f"buckets reach to {buckets[-1:]}; expected 1 or more below {num_buckets}: are they of other hash tables?"
-        )
+    if not buckets.size or buckets[-1] >= simhash.num_buckets:
+        raise WireError(f"buckets reach to {buckets[-1:]}; expected 1 or more below {simhash.num_buckets}")
     return buckets
 
 

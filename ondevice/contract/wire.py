@@ -6,6 +6,7 @@ Format version 2: a safetensors file whose metadata says `kind`, `version`, `rou
 |---------|--------|-------------------------------------------------------------------------------------------------|
 | plan    | server | none; the metadata has `settings` as well: the plan as JSON (`ondevice.contract.plan_settings`)  |
 | request | client | `rows.<table>` I64 [s]: the sorted ids of the rows it wants of every table, and nothing else     |
+| rows    | client | as request, by a client that has φ of this round from a slice before: this one comes without dense |
 | slice   | server | `rows.<table>` I64 [s], `table.<table>` [s, d], `side.<name>` [s], `dense.<name>`                |
 | update  | client | as slice without sides, but differences client − server; `num_examples` I64 [1], `mean_loss` F32 [1] |
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import Literal
 
 import numpy as np
 
@@ -61,6 +63,9 @@ from ondevice.contract.vocabulary import (
 
 RowIds = Mapping[str, IntArray]
 """Table -> ids."""
+
+RequestKind = Literal["request", "rows"]
+"""With φ, or without."""
 
 Weights = Mapping[str, Weight]
 """What a transform may narrow: by their name in the message."""
@@ -120,16 +125,16 @@ def plan_from_bytes(data: bytes) -> tuple[Envelope, RoundPlan]:
     return envelope, plan
 
 
-def request_to_bytes(envelope: Envelope, ids: RowIds) -> bytes:
+def request_to_bytes(envelope: Envelope, ids: RowIds, kind: RequestKind = "request") -> bytes:
     for table_ids in ids.values():
         check_row_ids(table_ids)
-    return encoded("request", envelope, {f"rows.{table}": table_ids for table, table_ids in ids.items()})
+    return encoded(kind, envelope, {f"rows.{table}": table_ids for table, table_ids in ids.items()})
 
 
 def request_from_bytes(
-    data: bytes, envelope: Envelope, table_sizes: Mapping[str, int]
+    data: bytes, envelope: Envelope, table_sizes: Mapping[str, int], kind: RequestKind = "request"
 ) -> dict[str, IntArray]:
-    tensors = decoded(data, "request", envelope)
+    tensors = decoded(data, kind, envelope)
     expect_names(tensors, {f"rows.{table}" for table in table_sizes})
     return {table: row_ids(tensors, table, size) for table, size in table_sizes.items()}
 

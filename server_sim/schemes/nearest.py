@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from ondevice.client.samplers.nearest_rows import fingerprint_of
 from ondevice.contract.choice import Choice
 from ondevice.contract.simhash import MAX_BITS, SimHash
 from ondevice.contract.vocabulary import COLUMNS
 from server_sim.schemes.client_scheme import ClientScheme
+from server_sim.server.graph_index import GraphIndex, check_installed
 from server_sim.server.row_index import ExactIndex, HashIndex, RowIndex
 
 if TYPE_CHECKING:
@@ -29,10 +31,11 @@ class Nearest(ClientScheme):
         ge=0,
         description="How many of them at least are drawn uniformly, so that no class is out of reach.",
     )
-    search: Literal["simhash", "exact"] = Field(
+    search: Literal["simhash", "graph", "exact"] = Field(
         "simhash",
-        description="How the others are found: by hash tables, or by all inner products, which needs the clients' "
-        "embeddings and takes time with n: the bound from above.",
+        description="How the others are found: by hash tables; by a graph of near rows, made anew in every round, which "
+        'needs the clients\' embeddings and faiss (`pip install "fedss-mobile[index]"`); or by all inner products, which '
+        "needs the embeddings and takes time with n: the bound from above.",
     )
     num_bits: int = Field(
         8, ge=1, le=MAX_BITS, description="K: bits of a hash, of which a table has 2^K buckets."
@@ -59,15 +62,21 @@ class Nearest(ClientScheme):
             )
         return self
 
+    def check_installed(self) -> None:
+        if self.search == "graph":
+            check_installed()
+
     def sampler(self) -> Choice:
+        num_bits = self.num_bits if self.search == "simhash" else 0
         return Choice(
             "nearest_rows",
             {
                 "num_negatives": self.num_negatives,
                 "num_random": self.num_random,
-                "num_bits": self.num_bits if self.search == "simhash" else 0,
+                "num_bits": num_bits,
                 "num_tables": self.num_tables,
                 "hash_seed": self.hash_seed,
+                "fingerprint": fingerprint_of(num_bits, self.num_tables, self.hash_seed),
                 "norm_bound": self.norm_bound,
                 "of_words": self.of_words,
             },
@@ -77,10 +86,12 @@ class Nearest(ClientScheme):
         table = state.tables[COLUMNS]
         if self.search == "exact":
             return ExactIndex(table, self.max_found, by_angle=not self.norm_bound)
+        if self.search == "graph":
+            return GraphIndex(table, self.max_found, by_angle=not self.norm_bound)
         simhash = SimHash(self.num_bits, self.num_tables, table.dim, self.hash_seed, self.norm_bound or None)
         return HashIndex(table, simhash, self.max_found)
 
     @property
     def method(self) -> str:
-        found = "exact" if self.search == "exact" else f"K = {self.num_bits}, L = {self.num_tables}"
+        found = f"K = {self.num_bits}, L = {self.num_tables}" if self.search == "simhash" else self.search
         return f"{self.label} {self.num_negatives} ({found})"

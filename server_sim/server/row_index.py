@@ -41,10 +41,10 @@ class HashIndex:
     def __init__(self, table: RowTable, simhash: SimHash, max_found: int) -> None:
         self._table = table
         self._max_found = max_found
-        self._tables = HashTables(simhash, table.num_rows, _stored_blocks(table))
+        self._tables = HashTables(simhash, table.num_rows, stored_blocks(table))
 
     def find(self, envelope: Envelope, question: bytes) -> IntArray:
-        buckets = buckets_from_bytes(question, envelope, self._tables.simhash.num_buckets)
+        buckets = buckets_from_bytes(question, envelope, self._tables.simhash)
         ids, hits = self._tables.look_up(buckets)
         if len(ids) <= self._max_found:
             return ids
@@ -65,7 +65,7 @@ class ExactIndex:
 
     def find(self, envelope: Envelope, question: bytes) -> IntArray:
         queries = queries_from_bytes(question, envelope, self._table.dim)
-        best = np.concatenate([self._best(rows, queries) for rows in _stored_blocks(self._table)])
+        best = np.concatenate([self._best(rows, queries) for rows in stored_blocks(self._table)])
         if len(best) <= self._max_found:
             return np.arange(len(best))
         return np.sort(np.argsort(-best, kind="stable")[: self._max_found])
@@ -82,6 +82,7 @@ class ExactIndex:
         return angles
 
 
-def _stored_blocks(table: RowTable) -> Iterator[FloatArray]:
+def stored_blocks(table: RowTable) -> Iterator[FloatArray]:
+    """All rows as they were last written, some after the other."""
     for start in range(0, table.num_rows, _BLOCK):
         yield table.stored(np.arange(start, min(start + _BLOCK, table.num_rows)))

@@ -27,6 +27,11 @@ class SliceEncoder:
         weights = transformed(wire.weights_of(rows), self._transforms)
         return wire.slice_in_pieces(envelope, rows, weights, self._dense)
 
+    def encode_rows(self, envelope: wire.Envelope, model_slice: ModelSlice) -> bytes:
+        """For a client that has the dense weights already."""
+        rows = replace(model_slice, dense={})
+        return wire.slice_to_bytes(envelope, rows, transformed(wire.weights_of(rows), self._transforms))
+
     @cached_property
     def _dense(self) -> OnePiece:
         """A copy, made for the first client that asks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +16,12 @@ from ondevice.backends.eager import EagerBackend, initial_parameters
 from ondevice.client.client import Client
 from ondevice.client.samplers import SAMPLERS, SamplingView
 from ondevice.client.samplers.nearest_rows import NearestRows
-from ondevice.contract import lookup
-from ondevice.contract.choice import chosen
+from ondevice.contract import lookup, wire
+from ondevice.contract.choice import Choice, chosen
+from ondevice.contract.envelope import kind_of
+from ondevice.contract.link import Ask
 from ondevice.contract.lookup import Lookup
+from ondevice.contract.simhash import SimHash
 from ondevice.contract.tokens import NUM_SPECIAL
 from ondevice.contract.vocabulary import (
     COLUMNS,
@@ -163,22 +167,107 @@ def test_a_table_of_words_gives_the_rows_that_are_read_and_near_ones_but_no_spec
     assert {5, 6, 7} <= set(sample.ids[COLUMNS].tolist())
 
 
+def test_a_graph_finds_most_of_what_the_exact_search_finds_and_nothing_twice() -> None:
+    source = np.random.default_rng(5)
+    rows = source.standard_normal((3000, 16)).astype(np.float32)
+    rows *= source.uniform(0.2, 5, (3000, 1)).astype(np.float32)
+    state = ServerState.fresh(FedAvg(), {}, {COLUMNS: rows})
+    queries = source.standard_normal((12, 16)).astype(np.float32)
+    question = lookup.lookup_to_bytes(ENVELOPE, Lookup(queries=queries))
+    for norm_bound in (0.0, 1.0):
+        graph, exact = (
+            Nearest(search=search, max_found=100, norm_bound=norm_bound).open_index(state)
+            for search in ("graph", "exact")
+        )
+        found, whole = graph.find(ENVELOPE, question), exact.find(ENVELOPE, question)
+        assert len(found) == 100
+        assert (np.diff(found) > 0).all()
+        assert len(np.intersect1d(found, whole)) >= 90
+
+
+def test_a_graph_sees_rows_that_moved_and_is_the_same_when_it_is_made_anew() -> None:
+    scheme = Nearest(num_negatives=6, num_random=2, search="graph", max_found=7)
+    whole, parted, still = TinyFederation(), TinyFederation(), TinyFederation()
+    play(whole, scheme, rounds=3)
+    play(parted, scheme, rounds=1)
+    play(parted, scheme, rounds=2)
+    assert state_bytes(whole) == state_bytes(parted)
+    index = scheme.open_index(still.state)
+    query = lookup.lookup_to_bytes(ENVELOPE, Lookup(queries=np.ones((1, 16), np.float32)))
+    before = index.find(ENVELOPE, query)
+    away = np.setdiff1d(np.arange(still.num_classes), before)[:1]
+    still.weights[away] = 1
+    index.refresh(away)
+    assert away[0] in index.find(ENVELOPE, query)
+
+
+def test_a_graph_without_faiss_is_refused_before_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ValueError, match=r"takes faiss: pip install .*\[index\]"):
+        Nearest(search="graph").check_installed()
+    Nearest().check_installed()
+
+
 ENVELOPE = Envelope(4, 2)
+HASHES = SimHash(num_bits=5, num_tables=2, dim=3, seed=0)
 
 
 @pytest.mark.parametrize(
     ("buckets", "reason"),
     [
-        ([0, 64], "expected 1 or more below 64: are they of other hash tables"),
+        ([0, 64], "expected 1 or more below 64"),
         ([], "expected 1 or more below 64"),
         ([-1, 3], "row_ids start at -1"),
         ([3, 3], "sorted and unique"),
     ],
 )
 def test_buckets_that_the_tables_do_not_have_are_refused(buckets: list[int], reason: str) -> None:
-    message = lookup.lookup_to_bytes(ENVELOPE, Lookup(buckets=np.array(buckets, np.int64)))
+    message = lookup.lookup_to_bytes(ENVELOPE, Lookup(np.array(buckets, np.int64), HASHES.fingerprint))
     with pytest.raises(WireError, match=reason):
-        lookup.buckets_from_bytes(message, ENVELOPE, 64)
+        lookup.buckets_from_bytes(message, ENVELOPE, HASHES)
+
+
+@pytest.mark.parametrize("other", [replace(HASHES, seed=1), replace(HASHES, num_bits=4, num_tables=4)])
+def test_buckets_of_other_tables_are_refused_though_they_are_in_range(other: SimHash) -> None:
+    assert other.num_buckets == HASHES.num_buckets
+    message = lookup.lookup_to_bytes(ENVELOPE, Lookup(np.array([3, 9]), other.fingerprint))
+    reason = (
+        f"with the fingerprint {other.fingerprint}; those of the server's tables have {HASHES.fingerprint}"
+    )
+    with pytest.raises(WireError, match=reason):
+        lookup.buckets_from_bytes(message, ENVELOPE, HASHES)
+    assert np.array_equal(lookup.buckets_from_bytes(message, ENVELOPE, other), [3, 9])
+
+
+@pytest.mark.parametrize("change", [{"hash_seed": 1}, {"num_tables": 9}, {"fingerprint": 1}])
+def test_a_plan_whose_hash_functions_are_not_this_clients_is_refused(change: dict[str, int]) -> None:
+    sampler = EVERYTHING.sampler()
+    with pytest.raises(
+        ValueError, match=r"here, the plan says .*: client and server are of different versions"
+    ):
+        chosen(SAMPLERS, Choice(sampler.name, {**sampler.settings, **change}), "sampler")
+
+
+def test_an_extractor_that_reads_no_rows_tells_nothing_of_its_clients_classes_and_has_phi_once(
+    tiny: TinyFederation,
+) -> None:
+    exchanged: list[tuple[bytes, bytes]] = []
+
+    class Overheard:
+        def converse(self, plan: RoundPlan, ask: Ask) -> bytes:
+            def heard(question: bytes) -> bytes:
+                exchanged.append((question, ask(question)))
+                return exchanged[-1][1]
+
+            return tiny.client(1).converse(plan, heard)
+
+    plan, rules = plan_of(EVERYTHING, tiny.num_classes), RoundRules(index=EVERYTHING.open_index(tiny.state))
+    run_round(tiny.state, plan, [1], InProcessLink(lambda _: Overheard()), tiny.aggregator(), rules)
+    assert [kind_of(question) for question, _ in exchanged] == ["request", "lookup", "rows"]
+    first = wire.request_from_bytes(exchanged[0][0], Envelope(0, 1), plan.table_sizes)
+    assert first[COLUMNS].tolist() == [0]
+    phi = sum(value.nbytes for value in tiny.initial.values())
+    assert len(exchanged[0][1]) > phi > 4 * len(exchanged[2][1])
 
 
 def test_look_ups_of_another_kind_size_or_round_are_refused() -> None:
@@ -186,7 +275,7 @@ def test_look_ups_of_another_kind_size_or_round_are_refused() -> None:
     assert np.array_equal(lookup.queries_from_bytes(queries, ENVELOPE, 5), np.ones((2, 5)))
     for read, reason in (
         (lambda: lookup.queries_from_bytes(queries, ENVELOPE, 6), "expected F32, F16 or BF16"),
-        (lambda: lookup.buckets_from_bytes(queries, ENVELOPE, 9), "tensors missing: .'buckets'"),
+        (lambda: lookup.buckets_from_bytes(queries, ENVELOPE, HASHES), "tensors missing: .'buckets'"),
         (lambda: lookup.queries_from_bytes(queries, Envelope(5, 2), 5), "for round '4'"),
         (lambda: lookup.found_from_bytes(queries, ENVELOPE, COLUMNS, 9, 5), "is a 'lookup'"),
     ):

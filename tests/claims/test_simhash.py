@@ -83,3 +83,30 @@ def test_tables_that_followed_every_move_equal_tables_made_anew() -> None:
         for asked in (np.arange(simhash.num_buckets), np.unique(source.integers(0, simhash.num_buckets, 9))):
             for followed, made in zip(tables.look_up(asked), anew.look_up(asked), strict=True):
                 assert np.array_equal(followed, made)
+
+
+def test_a_bucket_does_not_depend_on_the_order_of_a_sum_or_on_the_scale_of_a_vector() -> None:
+    """Vectors that lie on a plane but for a rounding: a float32 sum would put them on either side."""
+    hashes = SimHash(8, 4, 64, seed=3)
+    source = np.random.default_rng(1)
+    planes = hashes._planes
+    vectors = source.standard_normal((200, 64))
+    for vector, plane in zip(vectors, planes.T[source.integers(0, 32, 200)], strict=True):
+        vector -= plane * (vector @ plane) / (plane @ plane)
+    near = vectors.astype(np.float32)
+    found = hashes.buckets_of_queries(near)
+    order = source.permutation(64)
+    shuffled = SimHash(8, 4, 64, seed=3)
+    shuffled.__dict__["_planes"] = planes[order]
+    assert np.array_equal(shuffled.buckets_of_queries(near[:, order]), found)
+    assert np.array_equal(hashes.buckets_of_queries(near * np.float32(2.0**-100)), found)
+    assert np.array_equal(hashes.buckets_of_queries(np.zeros((1, 64), np.float32))[0], np.arange(4) << 8)
+
+
+def test_a_fingerprint_knows_seed_bits_and_tables_and_no_size_of_vectors() -> None:
+    prints = {
+        SimHash(*settings).fingerprint
+        for settings in [(5, 2, 3, 0), (5, 2, 3, 1), (4, 4, 3, 0), (5, 3, 3, 0)]
+    }
+    assert len(prints) == 4
+    assert SimHash(5, 2, 9, 0, norm_bound=2.0).fingerprint == SimHash(5, 2, 3, 0).fingerprint

@@ -10,10 +10,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.arm_programs import CACHE, require_programs
 from helpers.conversation_case import export_small
 from helpers.device_federation import LARGE, PLAN, Federation, Once, Watched, linked, outcomes
+from helpers.nearest_federation import NearestFederation
 
 from android_harness.devices.device import Device, DeviceDescription
 from android_harness.devices.host import HostDevice
@@ -29,6 +31,7 @@ from ondevice.contract.vocabulary import (
 from ondevice.contract.wire import (
     WireError,
 )
+from server_sim.schemes.nearest import Nearest
 
 pytestmark = pytest.mark.slow
 
@@ -79,6 +82,21 @@ def test_every_device_sends_the_python_clients_update_and_leaves_nothing_behind(
         assert outcomes(link, federation, [6, 2, 4]) == ["right"] * 3  # on data that was pushed a round ago
         assert all(tally.trained for tally in link.tallies())
     assert phones_shell("ls /data/local/tmp") == ""
+
+
+def test_a_phone_embeds_and_hashes_its_examples_and_trains_the_rows_that_are_found(
+    federation: Federation, phone: Emulator
+) -> None:
+    scheme = Nearest(num_negatives=20, num_random=5, num_bits=3, num_tables=4)
+    played, simulated = (
+        NearestFederation(federation.artifact, scheme, federation.client_data) for _ in range(2)
+    )
+    before = played.weights()
+    with linked(on_phone(phone, federation.kit())) as (link, _):
+        report = played.play(link)
+    assert report.mean_width == simulated.play(simulated.simulated()).mean_width
+    moved = simulated.weights() - before
+    assert np.linalg.norm(played.weights() - before - moved) < 1e-4 * np.linalg.norm(moved)
 
 
 def test_a_round_in_fewer_bytes_is_byte_for_byte_the_simulated_one(federation: Federation) -> None:

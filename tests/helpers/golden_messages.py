@@ -14,6 +14,8 @@ import numpy as np
 
 from ondevice.client.transforms import TransformView, transformed
 from ondevice.contract.choice import Choice
+from ondevice.contract.lookup import Lookup, found_to_bytes, lookup_to_bytes
+from ondevice.contract.simhash import SimHash
 from ondevice.contract.vocabulary import (
     ClientUpdate,
     FloatArray,
@@ -46,6 +48,8 @@ EXPECTED = Expected(
     table_dims={"columns": 3, "tokens.é": 2},
     sides={"prior": "columns"},
 )
+HASHES = SimHash(num_bits=4, num_tables=3, dim=3, seed=5)
+BUCKETS = np.array([0, 9, 17, 47], np.int64)
 PLAN = RoundPlan(
     round_index=ENVELOPE.round_index,
     table_sizes=EXPECTED.table_sizes,
@@ -115,6 +119,9 @@ def messages() -> dict[str, bytes]:
     files = {
         "plan.safetensors": plan_to_bytes(ENVELOPE, PLAN),
         "request.safetensors": request_to_bytes(ENVELOPE, IDS),
+        "rows.safetensors": request_to_bytes(ENVELOPE, IDS, "rows"),
+        "lookup.safetensors": lookup_to_bytes(ENVELOPE, Lookup(BUCKETS, HASHES.fingerprint)),
+        "found.safetensors": found_to_bytes(ENVELOPE, "columns", model_slice().tables["columns"]),
         EXPECTED_FILE.name: expectation(IDS, EXPECTED),
     }
     for precision in PRECISIONS:

@@ -52,6 +52,7 @@ def manifest_document() -> dict[str, Any]:
     return {
         "format": "fedss-artifact",
         "version": 2,
+        "spec": {"embedding_dim": 8},
         "signature": SIGNATURE.to_document(),
         "bounds": dict(BOUNDS),
         "files": {},

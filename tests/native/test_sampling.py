@@ -17,12 +17,12 @@ from ondevice.contract.vocabulary import COLUMNS, RoundPlan
 pytestmark = pytest.mark.slow  # compiles the native client
 
 
-DRAWING_ROWS = ["uniform_negatives", "positives", "all_rows", "word_negatives"]
-"""Rows that a client draws by itself: it asks nothing before, and its classes stand for themselves."""
+ASKING_NOTHING = [name for name in SAMPLERS if name not in ("nearest_rows", "label_hashes", "class_outputs")]
+"""Before their sample, but for those that draw no rows: what both clients can draw by themselves."""
 
 
 def drawn_sampler(source: random.Random, num_rows: int) -> Choice:
-    name = source.choice([name for name in DRAWING_ROWS if num_rows < 100 or name != "all_rows"])
+    name = source.choice([name for name in ASKING_NOTHING if num_rows < 100 or name != "all_rows"])
     if not name.endswith("_negatives"):
         return Choice(name)
     settings: dict[str, int | bool] = {"num_negatives": source.choice([0, 1, 5, 170])}

@@ -250,7 +250,7 @@ def nested_shapes() -> list[bytes]:
 
 def test_no_message_makes_the_reader_touch_memory_that_is_not_its_own() -> None:
     corpus = [GOLDEN / f"slice-{precision}.safetensors" for precision in PRECISIONS]
-    corpus.append(GOLDEN / "plan.safetensors")
+    corpus += [GOLDEN / "plan.safetensors", GOLDEN / "found.safetensors"]
     done = subprocess.run(
         [sanitized_program("fuzz_wire"), EXPECTED_FILE, "20000", "1", *corpus],
         capture_output=True,

@@ -1,7 +1,7 @@
 """Rows near the client's own data, found in the server's hash tables, and others drawn uniformly (section 3 of "Adaptive
 Sparse Federated Learning in Large Output Spaces via Hashing").
 
-1. The client asks for φ, and for the rows that its examples read, and embeds its examples.
+1. The client asks for φ, and for the rows that its examples read, if any, and embeds its examples.
 2. It hashes the embeddings and tells the server the buckets that they fall into, nothing else.
 3. The server answers with the rows that lie there.
 4. The client keeps those with the largest activations, `num_negatives` − `num_random` at the most.
@@ -17,6 +17,7 @@ estimate lacks the rest, and is too small by just that.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -43,6 +44,8 @@ class NearestRows:
     """L of the hash tables."""
     hash_seed: int = 0
     """Of their hash functions."""
+    fingerprint: int = 0
+    """Of the server's, which the client's must be: `ondevice.contract.simhash`."""
     norm_bound: float = 0.0
     """Above 0: rows are near by inner product, up to this length; else by angle."""
     of_words: bool = False
@@ -53,6 +56,16 @@ class NearestRows:
             raise ValueError(
                 f"num_random is {self.num_random}; expected 0 to num_negatives, which is {self.num_negatives}"
             )
+        if self.hash_seed < 0:
+            raise ValueError(f"hash_seed is {self.hash_seed}; expected 0 or more")
+        own = fingerprint_of(self.num_bits, self.num_tables, self.hash_seed)
+        if self.fingerprint != own:
+            raise ValueError(
+                f"the hash functions of seed {self.hash_seed} have the fingerprint {own} here, the plan says "
+                f"{self.fingerprint}: client and server are of different versions, or the plan is damaged"
+            )
+        if not 0 <= self.norm_bound < np.inf:
+            raise ValueError(f"norm_bound is {self.norm_bound}; expected a finite number, 0 or more")
 
     def draw(self, view: SamplingView) -> RowSample:
         num_rows = view.plan.table_sizes[COLUMNS]
@@ -84,6 +97,11 @@ class NearestRows:
         if not most:
             return np.empty(0, np.int64)
         embeddings = view.questions.embeddings(own)
+        if not np.isfinite(embeddings).all():
+            raise ValueError(
+                "the embeddings of the client's examples hold NaN or infinity: the model has diverged; use a lower learning "
+                "rate"
+            )
         found = view.questions.look_up(self._lookup(queries_of(embeddings, view.questions.dim)))
         ids = np.setdiff1d(found.ids, own, assume_unique=True)
         if self.of_words:
@@ -97,7 +115,14 @@ class NearestRows:
         simhash = SimHash(
             self.num_bits, self.num_tables, queries.shape[1], self.hash_seed, self.norm_bound or None
         )
-        return Lookup(buckets=np.unique(simhash.buckets_of_queries(queries)))
+        return Lookup(np.unique(simhash.buckets_of_queries(queries)), self.fingerprint)
+
+
+@lru_cache(maxsize=8)
+def fingerprint_of(num_bits: int, num_tables: int, hash_seed: int) -> int:
+    """What a plan says of its hash functions; 0 where it has none."""
+    functions = SimHash(num_bits or 1, num_tables, 1, hash_seed)
+    return functions.fingerprint if num_bits else 0
 
 
 def queries_of(embeddings: FloatArray, dim: int) -> FloatArray:
@@ -106,13 +131,16 @@ def queries_of(embeddings: FloatArray, dim: int) -> FloatArray:
 
 
 def _largest(embeddings: FloatArray, rows: Rows, most: int) -> IntArray:
-    """The ids of the rows with the largest activation on any example, sorted; of equal ones the first."""
+    """The ids of the rows with the largest activation on any example, sorted; of equal ones the first.
+
+    Sums are of float64 and rounded at their end: then the order in which a machine takes them hardly ever shows.
+    """
     if len(rows.ids) <= most:
         return rows.ids
-    queries = queries_of(embeddings, rows.values.shape[1])
-    values = rows.values
+    values = rows.values.astype(np.float64)
+    activations = (queries_of(embeddings, values.shape[1]) @ values.T).max(0)
     if values.shape[1] == embeddings.shape[1]:
         # Under cosine logits the length of a row does not count.
-        values = values / np.maximum(np.sqrt((values * values).sum(1, keepdims=True)), 1e-12)
-    activations = (queries @ values.T).max(0)
-    return np.sort(rows.ids[np.argsort(-activations, kind="stable")[:most]])
+        activations /= np.maximum(np.sqrt((values * values).sum(1)), 1e-12)
+    order = np.argsort(-activations.astype(np.float32), kind="stable")
+    return np.sort(rows.ids[order[:most]])

@@ -4,37 +4,12 @@
 
 #include "client/contract/failure.h"
 #include "client/local_training.h"
+#include "client/questions.h"
 #include "client/samplers/samplers.h"
 #include "client/transforms/transforms.h"
 #include "client/weightings/weightings.h"
 
 namespace fedss {
-namespace {
-
-// What a slice must look like for this step.
-Expected expected_slice(const StepSignature& signature, const RoundPlan& plan) {
-  Expected expected{{}, plan.table_sizes, {}, plan.sides};
-  for (const ArraySpec& spec : signature.trained()) {
-    if (spec.role == Role::dense) {
-      expected.dense.push_back({spec.name, spec.sizes({})});
-      continue;
-    }
-    if (!plan.table_sizes.count(spec.name))
-      throw BadFile("the step has a table '" + spec.name + "', of which the plan says nothing; export for this model");
-    expected.table_dims.push_back({spec.name, spec.shape[1].number});
-  }
-  return expected;
-}
-
-SliceViews slice_from(const MappedFile& answer, Envelope envelope, const RowIds& ids, const Expected& expected) {
-  try {
-    return read_slice(answer.bytes(), envelope, ids, expected);
-  } catch (const BadFile& error) {
-    throw BadFile(answer.path() + ": " + error.what());
-  }
-}
-
-}  // namespace
 
 Client::Trained Client::converse(
     Envelope envelope, const RoundPlan& plan, const Ask& ask, const std::string& out) const {
@@ -46,19 +21,26 @@ Client::Trained Client::converse(
   for (const int64_t position : positions) labels.push_back(examples_.labels().at(position));
   // Line 5: draw N_k; S_k = P_k + N_k.
   const auto numbers = [&](const std::string& name) { return examples_.numbers(name, positions); };
-  const RowSample sample = sampler->draw({plan, labels, private_seed_, ask, numbers});
-  // Lines 6-7: ask for the rows of S_k; be given φ and W_S.
-  const MappedFile& answer = ask(request_to_bytes(envelope, sample.ids));
-  const Artifact artifact(place_.artifact);
+  WireQuestions questions(envelope, plan, ask, place_, examples_, positions);
+  const RowSample sample = sampler->draw({plan, labels, private_seed_, numbers, questions});
+  // Lines 6-7: ask for the rows of S_k; be given φ, unless the sampler had need of it, and W_S.
+  const auto& dense = questions.dense();
+  const MappedFile& answer = ask(request_to_bytes(envelope, sample.ids, dense ? "rows" : "request"));
+  const Artifact& artifact = questions.artifact();
   const Expected expected = expected_slice(artifact.signature, plan);
-  const SliceViews slice = slice_from(answer, envelope, sample.ids, expected);
+  Expected sent = expected;
+  if (dense) sent.dense.clear();
+  SliceViews slice = slice_from(answer, envelope, sample.ids, sent);
+  if (dense) slice.weights.insert(slice.weights.begin(), dense->begin(), dense->end());
   // Lines 8-11: train, answer with the difference.
   Arrays weights;
   for (const TensorView& tensor : slice.weights) {
     weights.emplace_back(element_count(tensor.shape));
     tensor.floats(weights.back().data());
   }
-  answer.release_pages();  // not needed again until the differences are taken
+  // Not needed again until the differences are taken.
+  answer.release_pages();
+  questions.release_pages();
   double mean_loss;
   {
     const auto step = open_step(artifact, place_.runtime, place_.threads);

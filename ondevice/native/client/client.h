@@ -8,19 +8,14 @@
 #include "client/contract/link.h"
 #include "client/contract/wire.h"
 #include "client/device_files.h"
+#include "client/step/exported_program.h"
 
 namespace fedss {
-
-// Where the step is, and how it is run.
-struct StepPlace {
-  std::string artifact, runtime;
-  int threads;
-};
 
 // Holds what never leaves the device: the examples and the private seed.
 class Client {
  public:
-  // The step is opened once there is a slice to train: a device that only asks needs no runtime.
+  // Programs are opened once there is a slice for them: a device that only asks for rows needs no runtime.
   Client(const ExampleSet& examples, uint64_t private_seed, const StepPlace& place)
       : examples_(examples), private_seed_(private_seed), place_(place) {}
 

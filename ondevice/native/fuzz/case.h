@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "client/contract/lookup.h"
 #include "client/contract/strict_json.h"
 #include "client/contract/wire.h"
 #include "client/samplers/samplers.h"
@@ -28,6 +29,12 @@ struct Case {
     for (const auto& [table, size] : document.at("table_sizes").items()) expected.table_sizes[table] = size;
     for (const auto& [table, dim] : document.at("table_dims").items()) expected.table_dims.push_back({table, dim});
     for (const auto& [side, table] : document.at("sides").items()) expected.sides.push_back({side, table});
+  }
+
+  // The answer to a look-up of the first table's rows.
+  Rows read_found(Bytes message) const {
+    const auto& [table, dim] = expected.table_dims.front();
+    return found_from_bytes(message, envelope, table, expected.table_sizes.at(table), dim);
   }
 };
 

@@ -2,6 +2,8 @@
 //
 //   probe judge EXPECTED
 //       messages on stdin, each after its length (uint32); a line for each: `ok`, or `bad` and why
+//   probe judge-found EXPECTED
+//       the same for answers to a look-up of the first table's rows
 //   probe judge-plan
 //       the same for plans
 //   probe plan FILE
@@ -12,6 +14,10 @@
 //   probe sample
 //       lines `seed round num_rows label... ; token... | sampler` on stdin, the sampler as JSON; prints S_k, `|`, the
 //       bits of the adjustments, `|`, and the order of the examples in the first epoch
+//   probe near CASE EMBEDDINGS ROWS SAMPLER
+//       a draw of NearestRows over the rows of a file, by a client whose examples have the embeddings of another; CASE
+//       as a line of `sample`, without the sampler; prints S_k, `|`, the bits of the adjustments, `|`, and the look-up
+//       as hexadecimal bytes
 //   probe weigh
 //       lines `seed round num_rows label... | weighting | share...` on stdin, the weighting as JSON, a class_share for
 //       every row; prints the positions of the examples that it draws, `|`, and the bits of their weights as one batch
@@ -99,27 +105,87 @@ void answer(
   write_update(update, given.envelope, given.ids, given.expected, result);
 }
 
-void sample() {
-  const Ask nobody = [](const std::string&) -> const MappedFile& { throw BadFile("nobody is there to be asked"); };
-  for (std::string line; std::getline(std::cin, line);) {
-    const size_t bar = line.find('|'), semicolon = line.find(';');
-    std::istringstream words(line.substr(0, semicolon)), more(line.substr(semicolon + 1, bar - semicolon - 1));
-    uint64_t seed;
-    RoundPlan plan{};
+// `seed round num_rows label... ; token...`
+struct Draw {
+  uint64_t seed;
+  RoundPlan plan{};
+  std::vector<int64_t> labels{}, tokens{};
+
+  explicit Draw(const std::string& line) {
+    const size_t semicolon = line.find(';');
+    std::istringstream words(line.substr(0, semicolon)), more(line.substr(semicolon + 1));
     words >> seed >> plan.round_index >> plan.table_sizes[kColumns];
-    std::vector<int64_t> labels;
     for (int64_t label; words >> label;) labels.push_back(label);
-    std::vector<int64_t> tokens;
     for (int64_t token; more >> token;) tokens.push_back(token);
-    const auto sampler =
-        chosen(kSamplers, choice_from_document(parse_json(line.substr(bar + 1), "the sampler")), "sampler");
-    const RowSample drawn = sampler->draw({plan, labels, seed, nobody, [&](const std::string&) { return tokens; }});
+  }
+
+  // Prints S_k, and the bits of the adjustments.
+  void show(const std::string& document, Questions& questions) const {
+    const auto sampler = chosen(kSamplers, choice_from_document(parse_json(document, "the sampler")), "sampler");
+    const RowSample drawn = sampler->draw({plan, labels, seed, [&](const std::string&) { return tokens; }, questions});
     for (const int64_t id : ids_of(drawn.ids, kColumns)) std::printf("%ld ", static_cast<long>(id));
     std::printf("|");
     for (const float adjust : drawn.sides.at("adjust")) std::printf(" %u", std::bit_cast<uint32_t>(adjust));
     std::printf(" |");
-    PortableRandom random(seed, static_cast<uint64_t>(plan.round_index), kFirstEpoch);
-    for (const int64_t example : random.permutation(static_cast<int64_t>(labels.size())))
+  }
+};
+
+// Answers a sampler's questions from two matrices: a look-up finds all rows.
+class AllFound final : public Questions {
+ public:
+  AllFound(const std::string& embeddings, const std::string& rows)
+      : embeddings_(matrix(embeddings)), rows_(matrix(rows)) {}
+
+  int64_t dim() override { return rows_.dim; }
+  Embeddings embeddings(const std::vector<int64_t>&) override { return embeddings_; }
+  Rows look_up(const Lookup& lookup) override {
+    asked = lookup_to_bytes({7, 3}, lookup);
+    Rows all{{}, rows_.values};
+    for (size_t i = 0; i < rows_.values.size() / rows_.dim; i++) all.ids.push_back(static_cast<int64_t>(i));
+    return all;
+  }
+
+  std::string asked;
+
+ private:
+  static Embeddings matrix(const std::string& path) {
+    const MappedFile file(path);
+    const TensorView view = read_tensors(file.bytes()).tensors.at("matrix");
+    Embeddings read{view.shape.at(1), std::vector<float>(element_count(view.shape))};
+    view.floats(read.values.data());
+    return read;
+  }
+
+  const Embeddings embeddings_, rows_;
+};
+
+void near(const std::string& line, const std::string& embeddings, const std::string& rows, const std::string& sampler) {
+  AllFound questions(embeddings, rows);
+  Draw(line).show(sampler, questions);
+  std::printf(" ");
+  for (const char byte : questions.asked) std::printf("%02x", static_cast<uint8_t>(byte));
+  std::printf("\n");
+}
+
+// For samplers that ask nothing.
+class Nobody final : public Questions {
+ public:
+  int64_t dim() override { fail(); }
+  Embeddings embeddings(const std::vector<int64_t>&) override { fail(); }
+  Rows look_up(const Lookup&) override { fail(); }
+
+ private:
+  [[noreturn]] static void fail() { throw BadFile("nobody is there to be asked"); }
+};
+
+void sample() {
+  Nobody nobody;
+  for (std::string line; std::getline(std::cin, line);) {
+    const size_t bar = line.find('|');
+    const Draw draw(line.substr(0, bar));
+    draw.show(line.substr(bar + 1), nobody);
+    PortableRandom random(draw.seed, static_cast<uint64_t>(draw.plan.round_index), kFirstEpoch);
+    for (const int64_t example : random.permutation(static_cast<int64_t>(draw.labels.size())))
       std::printf(" %ld", static_cast<long>(example));
     std::printf("\n");
   }
@@ -182,6 +248,9 @@ int main(int count, char** words) try {
   if (verb == "judge" && count == 3) {
     const Case given(words[2]);
     judge([&](Bytes message) { read_slice(message, given.envelope, given.ids, given.expected); });
+  } else if (verb == "judge-found" && count == 3) {
+    const Case given(words[2]);
+    judge([&](Bytes message) { given.read_found(message); });
   } else if (verb == "judge-plan" && count == 2) {
     judge(usable_plan);
   } else if (verb == "plan" && count == 3) {
@@ -191,6 +260,8 @@ int main(int count, char** words) try {
     answer(Case(words[2]), words[3], words[4], words[5], words[6], seed);
   } else if (verb == "sample" && count == 2) {
     sample();
+  } else if (verb == "near" && count == 6) {
+    near(words[2], words[3], words[4], words[5]);
   } else if (verb == "weigh" && count == 2) {
     weigh();
   } else if (verb == "gather" && count > 6) {

@@ -54,6 +54,8 @@ Artifact::Artifact(const std::string& directory) : directory_(directory) {
 
 void Artifact::read_manifest(const Json& manifest) {
   signature = signature_from_document(manifest.at("signature"));
+  embedding_dim = count_at(manifest.at("spec"), "embedding_dim");
+  if (!fits({embedding_dim})) throw BadFile("embedding_dim is 0, or too large for this client");
   const Json& most = manifest.at("bounds");
   if (!most.is_object()) throw BadFile("bounds are not an object");
   for (const auto& [symbol, bound] : most.items()) bounds[symbol] = count_at(most, symbol.c_str());

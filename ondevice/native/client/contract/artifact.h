@@ -17,7 +17,8 @@ class Artifact {
   explicit Artifact(const std::string& directory);
 
   StepSignature signature;
-  Bounds bounds;  // of every symbol in the signature
+  Bounds bounds;              // of every symbol in the signature
+  int64_t embedding_dim = 0;  // entries of an embedding
 
   // Examples of one step.
   int64_t micro_batch() const { return bounds.at(kExamples); }

@@ -16,7 +16,11 @@ class Fields {
 
   const Json& field(const char* name);
   int64_t count(const char* name, int64_t least);
+  int64_t count(const char* name, int64_t least, int64_t otherwise) {
+    return has(name) ? count(name, least) : otherwise;
+  }
   double number(const char* name);  // finite, 0 or more
+  double number(const char* name, double otherwise) { return has(name) ? number(name) : otherwise; }
   bool flag(const char* name, bool otherwise);
   std::string word(const char* name, const char* otherwise);
   // To be called once every field was asked for.
@@ -24,6 +28,7 @@ class Fields {
   [[noreturn]] void fail(const std::string& why) const;
 
  private:
+  bool has(const char* name) const { return object_.contains(name); }
   const Json* optional(const char* name);
   [[noreturn]] void fail(const char* name, const Json& value, const std::string& expected) const;
 

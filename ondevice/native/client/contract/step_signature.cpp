@@ -162,6 +162,25 @@ std::vector<ArraySpec> StepSignature::of_role(std::initializer_list<Role> roles)
   return specs;
 }
 
+std::vector<ArraySpec> StepSignature::embedded() const {
+  std::vector<ArraySpec> embedded = of_role({Role::feature});
+  std::set<std::string> read;
+  for (const ArraySpec& feature : embedded)
+    if (feature.positions_in) read.insert(*feature.positions_in);
+  for (const ArraySpec& table : tables())
+    if (read.count(table.name)) embedded.push_back(table);
+  return embedded;
+}
+
+StepSignature StepSignature::of_embedding() const {
+  std::set<std::string> names;
+  for (const ArraySpec& spec : embedded()) names.insert(spec.name);
+  std::vector<ArraySpec> inputs;
+  for (const ArraySpec& spec : inputs_)
+    if (names.count(spec.name) || spec.role == Role::dense || spec.role == Role::example_weight) inputs.push_back(spec);
+  return StepSignature(std::move(inputs));
+}
+
 StepSignature signature_from_document(const Json& document) {
   if (!document.is_array()) throw BadFile("signature is not a list of inputs");
   std::vector<ArraySpec> inputs;

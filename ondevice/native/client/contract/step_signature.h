@@ -57,6 +57,11 @@ class StepSignature {
   // What has a gradient: dense parameters, then tables.
   std::vector<ArraySpec> trained() const { return of_role({Role::dense, Role::table}); }
   std::vector<ArraySpec> tables() const { return of_role({Role::table}); }
+  // What the extractor takes: the features, and the tables among whose rows they hold positions.
+  std::vector<ArraySpec> embedded() const;
+  // These with the dense parameters, and examples' weights, which no embedding sees: what there is to check and to
+  // gather.
+  StepSignature of_embedding() const;
 
  private:
   std::vector<ArraySpec> inputs_;

@@ -40,6 +40,12 @@ struct RoundPlan {
 // which is that of the tensors in a request.
 using RowIds = std::vector<std::pair<std::string, std::vector<int64_t>>>;
 
+// Some rows of a table: sorted and unique ids, and their entries [ids, d].
+struct Rows {
+  std::vector<int64_t> ids;
+  std::vector<float> values;
+};
+
 // Side array of the step -> an entry per row.
 using Sides = std::map<std::string, std::vector<float>>;
 

@@ -7,15 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "client/contract/envelope.h"
 #include "client/contract/safetensors.h"
 #include "client/contract/vocabulary.h"
 
 namespace fedss {
-
-// Who a message is from or for, and in which round.
-struct Envelope {
-  int64_t round_index, client_id;
-};
 
 struct Parameter {
   std::string name;
@@ -63,7 +59,8 @@ struct Update {
 // The plan, and the client and round that it is for.  Raises BadFile, as all readers here.
 std::pair<Envelope, RoundPlan> read_plan(Bytes message);
 
-std::string request_to_bytes(Envelope, const RowIds&);
+// Its kind is `rows` where the client has φ of this round already, and the slice shall come without.
+std::string request_to_bytes(Envelope, const RowIds&, const char* kind = "request");
 
 // Raises BadFile for anything but the slice that answers the request for `ids`.
 SliceViews read_slice(Bytes message, Envelope, const RowIds& ids, const Expected&);

@@ -13,6 +13,7 @@ std::unique_ptr<Sampler> make_uniform_negatives(Fields& settings);
 std::unique_ptr<Sampler> make_positives(Fields& settings);
 std::unique_ptr<Sampler> make_all_rows(Fields& settings);
 std::unique_ptr<Sampler> make_word_negatives(Fields& settings);
+std::unique_ptr<Sampler> make_nearest_rows(Fields& settings);
 std::unique_ptr<Sampler> make_label_hashes(Fields& settings);
 std::unique_ptr<Sampler> make_class_outputs(Fields& settings);
 
@@ -21,6 +22,7 @@ inline const Registry<Sampler> kSamplers{
     {"positives", make_positives},
     {"all_rows", make_all_rows},
     {"word_negatives", make_word_negatives},
+    {"nearest_rows", make_nearest_rows},
     {"label_hashes", make_label_hashes},
     {"class_outputs", make_class_outputs},
 };

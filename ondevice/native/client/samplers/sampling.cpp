@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <string>
 
 #include "client/contract/failure.h"
 #include "client/contract/portable_random.h"
+#include "client/contract/tokens.h"
 
 namespace fedss {
 
@@ -26,6 +28,16 @@ std::vector<int64_t> positives_of(const std::vector<int64_t>& labels, int64_t nu
         what + " reach from " + std::to_string(positives.front()) + " to " + std::to_string(positives.back()) +
         "; expected 0 to " + std::to_string(num_rows - 1));
   return positives;
+}
+
+std::vector<int64_t> own_words(const SamplingView& view, int64_t num_rows) {
+  const std::vector<int64_t> predicted = positives_of(view.labels, num_rows);
+  std::vector<int64_t> tokens = view.numbers(kTokens);
+  for (int64_t special = 0; special < kNumSpecial; special++) tokens.push_back(special);
+  const std::vector<int64_t> read = positives_of(tokens, num_rows, kTokens);
+  std::vector<int64_t> words;
+  std::set_union(predicted.begin(), predicted.end(), read.begin(), read.end(), std::back_inserter(words));
+  return words;
 }
 
 std::vector<int64_t> draw_negatives(const SamplingView& view, const std::vector<int64_t>& positives, int64_t count) {

@@ -2,14 +2,11 @@
 #include <algorithm>
 #include <iterator>
 
+#include "client/contract/tokens.h"
 #include "client/samplers/samplers.h"
 
 namespace fedss {
 namespace {
-
-// As in ondevice/contract/tokens.py.
-constexpr int64_t kNumSpecial = 4;
-const std::string kTokens = "tokens";
 
 class WordNegatives final : public Sampler {
  public:
@@ -17,12 +14,7 @@ class WordNegatives final : public Sampler {
 
   RowSample draw(const SamplingView& view) const override {
     const int64_t num_rows = num_rows_of(view.plan);
-    const std::vector<int64_t> predicted = positives_of(view.labels, num_rows);
-    std::vector<int64_t> tokens = view.numbers(kTokens);
-    for (int64_t special = 0; special < kNumSpecial; special++) tokens.push_back(special);
-    const std::vector<int64_t> read = positives_of(tokens, num_rows, kTokens);
-    std::vector<int64_t> positives;
-    std::set_union(predicted.begin(), predicted.end(), read.begin(), read.end(), std::back_inserter(positives));
+    const std::vector<int64_t> positives = own_words(view, num_rows);
     const int64_t num_others = num_rows - static_cast<int64_t>(positives.size());
     const int64_t count = std::min(num_negatives_, num_others);
     const std::vector<int64_t> negatives = draw_negatives(view, positives, count);

@@ -1,69 +1,43 @@
 #include "client/step/training_step.h"
 
-#include <algorithm>
-
 #include "client/contract/failure.h"
+#include "client/step/exported_program.h"
 #include "client/step/stock_step.h"
-#include "runtime/program.h"
 
 namespace fedss {
 namespace {
-
-fedss_tensor tensor(const void* data, const Dimensions& shape, Dtype dtype) {
-  const int32_t type = dtype == Dtype::F32 ? 0 : dtype == Dtype::I64 ? 1 : 2;
-  fedss_tensor result{const_cast<void*>(data), {}, static_cast<int32_t>(shape.size()), type};
-  std::copy(shape.begin(), shape.end(), result.sizes);
-  return result;
-}
 
 // Weights are inputs of the program, read where they lie.
 class FunctionalStep final : public TrainingStep {
  public:
   FunctionalStep(const Artifact& artifact, bool profiled)
-      : TrainingStep(artifact), trained_(artifact.signature.trained()) {
-    const std::string path = artifact.path("step.pte");
-    program_.reset(fedss_open(path.c_str(), profiled));
-    if (!program_)
-      throw BadFile(path + ": " + fedss_last_error() + "; export it again, with this version of ExecuTorch");
-  }
+      : TrainingStep(artifact), trained_(artifact.signature.trained()), program_(artifact, "step.pte", profiled) {}
 
-  int64_t planned_bytes() override { return fedss_planned_memory(program_.get()); }
-  std::vector<int64_t> profile() override {
-    std::vector<int64_t> nanoseconds(fedss_profile(program_.get(), nullptr, 0));
-    fedss_profile(program_.get(), nanoseconds.data(), static_cast<int64_t>(nanoseconds.size()));
-    return nanoseconds;
-  }
+  int64_t planned_bytes() override { return program_.planned_bytes(); }
+  std::vector<int64_t> profile() override { return program_.profile(); }
 
  protected:
   float run_checked(const StepArrays& arrays, Arrays& gradients) override {
     float loss = 0;
-    std::vector<fedss_tensor> inputs, outputs{tensor(&loss, {}, Dtype::F32)};
-    for (const ArraySpec& spec : signature().inputs()) {
-      const ArrayView& array = arrays.at(spec.name);
-      inputs.push_back(tensor(array.data, array.shape, array.dtype));
-    }
+    std::vector<ArrayView> inputs;
+    for (const ArraySpec& spec : signature().inputs()) inputs.push_back(arrays.at(spec.name));
+    std::vector<ExportedProgram::Output> outputs{{&loss, {}}};
     for (size_t i = 0; i < trained_.size(); i++)
-      outputs.push_back(tensor(gradients[i].data(), trained_[i].sizes(artifact_.bounds), Dtype::F32));
-    if (!fedss_run(program_.get(), inputs.data(), inputs.size(), outputs.data(), outputs.size()))
-      throw Failure(1, std::string("the training step failed: ") + fedss_last_error());
+      outputs.push_back({gradients[i].data(), trained_[i].sizes(artifact_.bounds)});
+    program_.run(inputs, outputs);
     return loss;
   }
 
  private:
-  struct Close {
-    void operator()(fedss_program* program) const { fedss_close(program); }
-  };
   const std::vector<ArraySpec> trained_;
-  std::unique_ptr<fedss_program, Close> program_;
+  ExportedProgram program_;
 };
 
 }  // namespace
 
 std::unique_ptr<TrainingStep> open_step(
     const Artifact& artifact, const std::string& runtime, int threads, bool profiled) {
-  if (!fedss_set_threads(threads))
-    throw Failure(
-        1, "ExecuTorch could not make a pool of " + std::to_string(threads) + " threads; is there a /proc/cpuinfo?");
+  set_threads(threads);
   if (runtime == "executorch") return std::make_unique<FunctionalStep>(artifact, profiled);
   if (runtime == "executorch-stock") return open_stock_step(artifact);
   throw UsageError("--runtime is '" + runtime + "'; this client has executorch and executorch-stock");
