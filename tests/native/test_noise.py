@@ -1,4 +1,4 @@
-"""The native client draws the noise that Python draws, byte for byte, however a batch is split."""
+"""The native client draws the noise that Python draws, byte for byte, however a batch is split, and trains with it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.arm_programs import CACHE
+from helpers.conversation_case import ConversationCase, export_small, furthest, run
 from helpers.native_programs import ask_probe, run_probe
+from helpers.noisy_network import NoisyNetwork, spec_of
 
+from android_harness.bundles.bundle import build_bundle
 from ondevice.client.noise import BatchNoise
 from ondevice.contract.step_signature import ArraySpec, StepSignature, padded
 
@@ -75,3 +79,23 @@ def test_numbers_of_noise_are_exact_in_single_precision() -> None:
     assert drawn.dtype == np.float32
     assert np.array_equal(drawn * 2**24, np.floor(drawn * 2**24))
     assert 0 <= drawn.min() < 0.01 < 0.99 < drawn.max() < 1
+
+
+def test_a_round_with_noise_is_that_of_the_python_client(tmp_path: Path) -> None:
+    spec = spec_of(NoisyNetwork())
+    artifact = export_small(tmp_path / "artifact", "executorch", "executorch-stock", spec=spec)
+    bundle = build_bundle(CACHE, "x86_64", "executorch")
+    case = ConversationCase(tmp_path / "client", artifact, image_shape=spec.image_shape)
+    client = bundle.command(str(bundle.folder))
+    done = run([*client, *case.options(str(case.folder), str(artifact.directory))])
+    assert (done.returncode, done.stderr) == (0, "")
+    found = case.read_update((case.folder / "update").read_bytes())
+    expected = case.python_update("executorch")
+    assert found.mean_loss == pytest.approx(expected.mean_loss, rel=1e-6)
+    assert furthest(found, expected) < 1e-5
+    for runtime in ("executorch", "executorch-stock"):
+        words = ["--artifact", str(artifact.directory), "--runtime", runtime]
+        done = run([*client, "check", *words])
+        assert (done.returncode, json.loads(done.stdout)["passed"]) == (0, True)
+        done = run([*client, "bench", *words, "--width", "9", "--batch", "6", "--steps", "1"])
+        assert (done.returncode, done.stderr) == (0, "")

@@ -17,6 +17,7 @@ from export.proof.golden import draw_noise, float64_copy
 from export.trace import trace_embed, trace_step
 from ondevice.client.noise import BatchNoise
 from ondevice.contract.step_signature import EXAMPLES
+from ondevice.contract.vocabulary import StepSpec
 from ondevice.model.extractors import build_extractor
 from ondevice.model.extractors.foreign import UnusableModel
 from ondevice.model.noise import WithNoise, kept
@@ -233,3 +234,24 @@ def test_a_shared_layer_has_an_input_for_every_call() -> None:
     spec = spec_of(nn.Sequential(nn.Conv2d(3, 4, 3), layer, nn.ReLU(), layer))
     names = [array.name for array in TrainStep(spec, build_extractor(spec)).signature.noise]
     assert names == ["noise/model.1", "noise/model.1:2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "kind", "expected"),
+    [
+        ("timm:convnext_atto", {"drop_path_rate": 0.3}, "drop_path", [1] * 11),
+        (
+            "torchvision:efficientnet_b0",
+            {"stochastic_depth_prob": 0.3, "dropout": 0.4},
+            "stochastic_depth",
+            [1] * 9 + [1280],
+        ),
+    ],
+)
+def test_networks_of_the_packages_take_noise(
+    name: str, arguments: dict[str, float], kind: str, expected: list[int]
+) -> None:
+    spec = StepSpec(name, 4, (3, 32, 32), architecture_arguments=arguments, randomness="input")
+    noise = TrainStep(spec, build_extractor(spec)).signature.noise
+    assert [array.shape[1] for array in noise] == expected
+    assert sum(array.name.endswith(f".{kind}") for array in noise) == expected.count(1)
