@@ -13,7 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from export.proof.golden import FEATURE_ROWS, draw_feature, draw_noise, draw_read_tables, float64_copy, in_rows
+from export.proof.golden import (
+    FEATURE_ROWS,
+    draw_feature,
+    draw_noise,
+    draw_read_tables,
+    float64_copy,
+    in_rows,
+)
 from export.proof.kinks import in_precision
 from ondevice.model.extractors.extractor import Extractor
 from ondevice.model.extractors.foreign import UnusableModel

@@ -74,7 +74,9 @@ def trace_loss(step: TrainStep, micro_batch: int) -> fx.GraphModule:
                 loss = _loss(step, tensors, data)
                 if step.signature.noise:
                     named = dict(zip((spec.name for spec in step.signature.data), data, strict=True))
-                    functional_call(extractor, tensors, tuple(named[spec.name] for spec in step.signature.embedded))
+                    functional_call(
+                        extractor, tensors, tuple(named[spec.name] for spec in step.signature.embedded)
+                    )
                 return [loss, embeddings[-1]]
         finally:
             hook.remove()

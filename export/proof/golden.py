@@ -71,7 +71,9 @@ def draw_feature(spec: ArraySpec, position: int, random: np.random.Generator) ->
 
 def draw_noise(spec: ArraySpec, examples: int, random: np.random.Generator) -> npt.NDArray[np.float32]:
     """As a client draws it: multiples of 2^-24."""
-    return random.integers(0, 1 << 24, spec.sizes({EXAMPLES: examples})).astype(np.float32) / np.float32(STEPS)
+    return random.integers(0, 1 << 24, spec.sizes({EXAMPLES: examples})).astype(np.float32) / np.float32(
+        STEPS
+    )
 
 
 def draw_read_tables(step: TrainStep, random: np.random.Generator) -> list[npt.NDArray[Any]]:

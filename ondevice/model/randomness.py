@@ -70,7 +70,7 @@ def random_modules(network: nn.Module, run: Run) -> list[str]:
 
 @contextmanager
 def at_work(network: nn.Module, at_border: Callable[[str], None] = lambda _: None) -> Iterator[list[str]]:
-    """Inside `with`, the last path is that of the module at work; `at_border` is told of each that is left or interrupted."""
+    """Inside `with`, the last path is that of the module at work; `at_border` hears of each that stops."""
     paths = [""]
 
     def entering(path: str) -> Any:

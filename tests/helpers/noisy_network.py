@@ -60,7 +60,7 @@ def spec_of(network: nn.Module, randomness: str = "input") -> StepSpec:
 def plain_embeddings(
     weights: Mapping[str, Tensor], pixels: Tensor, noise: Mapping[str, Tensor], heads: int = 2
 ) -> Tensor:
-    """`NoisyNetwork` between normalised pixels and embedding in float64, written out: every mask is noise < 1 - p, over 1 - p."""
+    """`NoisyNetwork` and the embedding in float64, written out: every mask is noise < 1 - p, over 1 - p."""
 
     def of(name: str) -> Tensor:
         return weights[f"model.{name}"]

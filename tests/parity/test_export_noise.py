@@ -52,7 +52,9 @@ def plain_outputs(artifact: fedss.Artifact, arrays: Arrays) -> dict[str, torch.T
     extractor = extractor.double()
     weights = dict(extractor.named_parameters())
     pixels = extractor.get_submodule("pixels")(torch.from_numpy(arrays["images"]))
-    data = {name: torch.from_numpy(array).double() for name, array in arrays.items() if array.dtype == np.float32}
+    data = {
+        name: torch.from_numpy(array).double() for name, array in arrays.items() if array.dtype == np.float32
+    }
     columns = data["columns"].requires_grad_()
     logits = class_logits(plain_embeddings(weights, pixels, data), columns, "cosine")
     losses = sampled_softmax_losses(logits, data["adjust"], torch.from_numpy(arrays["labels"]))

@@ -47,7 +47,9 @@ def test_what_cannot_be_noise_is_refused(changes: dict[str, Any]) -> None:
 
 def test_noise_stands_before_the_weights_and_behind_features() -> None:
     for wrong in ((NOISE, IMAGES, WEIGHT), (IMAGES, WEIGHT, NOISE)):
-        with pytest.raises(ValueError, match="expected dense, table, side, feature, label, noise, example_weight"):
+        with pytest.raises(
+            ValueError, match="expected dense, table, side, feature, label, noise, example_weight"
+        ):
             StepSignature(wrong)
 
 

@@ -121,9 +121,7 @@ def test_both_precisions_keep_the_same(probability: float) -> None:
 
 def test_evaluation_has_no_noise_and_off_is_what_it_was() -> None:
     network = NoisyNetwork()
-    by_input, off = (
-        build_extractor(spec_of(network, randomness), seed=3) for randomness in ("input", "off")
-    )
+    by_input, off = (build_extractor(spec_of(network, randomness), seed=3) for randomness in ("input", "off"))
     seen = images(3)
     assert torch.equal(Embedding(by_input)(seen), Embedding(off)(seen))
     step = TrainStep(spec_of(network), by_input)
@@ -137,7 +135,8 @@ def test_evaluation_has_no_noise_and_off_is_what_it_was() -> None:
 def test_a_network_without_randomness_has_the_same_step_either_way() -> None:
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 1))
     steps = [
-        TrainStep(spec, build_extractor(spec)) for spec in (spec_of(network, "off"), spec_of(network, "input"))
+        TrainStep(spec, build_extractor(spec))
+        for spec in (spec_of(network, "off"), spec_of(network, "input"))
     ]
     assert steps[0].signature == steps[1].signature
     assert steps[0].extractor.remarks == steps[1].extractor.remarks
@@ -188,7 +187,9 @@ def test_uniform_draws_of_any_kind(
 ) -> None:
     spec = replace(spec_of(Drawing(draw)), embedding_dim=4)
     extractor = build_extractor(spec).double()
-    u = torch.from_numpy(BatchNoise(TrainStep(spec, extractor).signature, 1, 1, 1).next(2)["noise/model"]).double()
+    u = torch.from_numpy(
+        BatchNoise(TrainStep(spec, extractor).signature, 1, 1, 1).next(2)["noise/model"]
+    ).double()
     network = extractor.get_submodule("model")
     assert isinstance(network, Drawing)
     pixels = extractor.get_submodule("pixels")(images(2))
