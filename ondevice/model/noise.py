@@ -99,7 +99,8 @@ def noise_given(extractor: Extractor, noise: Sequence[Tensor]) -> Iterator[None]
     for module in modules:
         module.training = True
     try:
-        with _Given(extractor.noise.sites, noise) as given:
+        given = _Given(extractor.noise.sites, noise)
+        with given:
             yield
         given.check_all_are_taken()
     finally:
@@ -173,7 +174,7 @@ class _Recording(_Draws):
     """Everything is kept, and what was asked for is written down."""
 
     def __init__(self, paths: Sequence[str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._paths = paths
         self.asked: list[tuple[str, tuple[int, ...]]] = []
 
@@ -184,8 +185,10 @@ class _Recording(_Draws):
 
 def _recorded(network: nn.Module, run: RunOn, examples: int) -> list[tuple[str, tuple[int, ...]]]:
     """Path of the module and shape of every draw."""
-    with at_work(network) as paths, _Recording(paths) as recording:
-        run(examples)
+    with at_work(network) as paths:
+        recording = _Recording(paths)
+        with recording:
+            run(examples)
     return recording.asked
 
 
@@ -193,7 +196,7 @@ class _Given(_Draws):
     """One array after the other."""
 
     def __init__(self, sites: Sequence[Site], noise: Sequence[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._left = list(zip(sites, noise, strict=True))
 
     def numbers(self, shape: Sequence[int]) -> Tensor:

@@ -105,7 +105,7 @@ def test_the_golden_step_has_noise(artifact: fedss.Artifact, runtime: str) -> No
     backend = open_backend(artifact, runtime)
     slack = SLACK.get(runtime, 1.0)
     assert check_golden(backend, artifact.initial(), golden, slack).passed
-    golden.inputs["noise/model.channels"][:] = 0.999  # type: ignore[index]
+    golden.inputs["noise/model.channels"][:] = 0.999
     assert not check_golden(backend, artifact.initial(), golden, slack).passed
 
 

@@ -56,7 +56,7 @@ def test_noise_stands_before_the_weights_and_behind_features() -> None:
 @pytest.mark.parametrize("wrong", [1.0, -1e-9, float("nan"), float("inf")])
 def test_a_number_that_is_no_chance_is_refused(wrong: float) -> None:
     numbers = np.array([[0, 0.5, 1 - 2**-24]], np.float32)
-    arrays = {
+    arrays: dict[str, Any] = {
         "images": np.zeros((1, 2), np.uint8),
         "noise/model.3": numbers,
         "example_weight": np.ones(1, np.float32),
