@@ -116,7 +116,7 @@ def test_a_run_with_dropout_goes_on_where_it_was_left(
         options = ["--workers", "1", *(word for setting in chosen for word in ("--set", setting))]
         for number, until in enumerate(rounds):
             resume = ["--resume"] if number else []
-            where = ["--rounds", str(until), "--out", tmp_path / name, *resume]
+            where = ["--rounds", str(until), "--out", str(tmp_path / name), *resume]
             fedss(monkeypatch, "simulate", "glyphs-tiny", *options, *where)
         return (tmp_path / name / "state.safetensors").read_bytes()
 
