@@ -13,10 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from export.proof.golden import FEATURE_ROWS, draw_feature, draw_read_tables, float64_copy, in_rows
+from export.proof.golden import (
+    FEATURE_ROWS,
+    draw_feature,
+    draw_noise,
+    draw_read_tables,
+    float64_copy,
+    in_rows,
+)
 from export.proof.kinks import in_precision
+from ondevice.model.extractors.extractor import Extractor
 from ondevice.model.extractors.foreign import UnusableModel
-from ondevice.model.train_step import Embedding, TrainStep
+from ondevice.model.noise import WithNoise
+from ondevice.model.train_step import TrainStep
 
 TOLERANCE = 1e-7
 """Relative, of numbers in double precision that were added up in another order."""
@@ -35,8 +44,16 @@ def check_examples_are_independent(step: TrainStep, seed: int) -> None:
         for spec in step.signature.features
     ]
     tables = [in_precision(table, torch.float64) for table in draw_read_tables(step, random)]
-    pairs = [*(in_precision(feature, torch.float64) for feature in features), *tables]
-    singles = [[*(feature[at : at + 1] for feature in pairs[: len(features)]), *tables] for at in range(2)]
+    noise = [in_precision(draw_noise(spec, 2, random), torch.float64) for spec in step.signature.noise]
+    pairs = [*(in_precision(feature, torch.float64) for feature in features), *tables, *noise]
+    singles = [
+        [
+            *(feature[at : at + 1] for feature in pairs[: len(features)]),
+            *tables,
+            *(numbers[at : at + 1] for numbers in noise),
+        ]
+        for at in range(2)
+    ]
     direction = torch.from_numpy(random.standard_normal((2, step.spec.embedding_dim)))
     together = _gradients(exact, pairs, direction)
     apart = [_gradients(exact, one, direction[at : at + 1]) for at, one in enumerate(singles)]
@@ -48,15 +65,18 @@ def check_examples_are_independent(step: TrainStep, seed: int) -> None:
             raise UnusableModel(
                 f"{step.spec.architecture} does not treat every example by itself: the gradient of {name} over two "
                 f"examples is not the sum of the two{_culprit(exact, pairs, singles)}; micro-batches would not be exact: "
-                "normalise within an example (--batch-norm), or write the model without it"
+                "normalise within an example (--batch-norm), switch off what is random (--randomness), or write the model "
+                "without it"
             )
 
 
-def _gradients(step: TrainStep, features: list[Tensor], direction: Tensor) -> list[Tensor]:
+def _gradients(step: TrainStep, inputs: list[Tensor], direction: Tensor) -> list[Tensor]:
     """Of what the embeddings are along random directions, which stands for any loss."""
     if not step.trainable:
         return []
-    value = (Embedding(step.extractor)(*features) * direction).sum()
+    taken = inputs[: len(step.signature.embedded)]
+    embeddings = step.extractor.summary(WithNoise(step.extractor)(*inputs), *taken)
+    value = (embeddings * direction).sum()
     return list(torch.autograd.grad(value, step.trainable_tensors()))
 
 
@@ -72,7 +92,7 @@ def _culprit(step: TrainStep, pairs: list[Tensor], singles: list[list[Tensor]]) 
     return ""
 
 
-def _outputs(extractor: nn.Module, features: list[Tensor]) -> Outputs:
+def _outputs(extractor: Extractor, inputs: list[Tensor]) -> Outputs:
     outputs: Outputs = {}
 
     def keep(path: str) -> Callable[..., None]:
@@ -85,7 +105,7 @@ def _outputs(extractor: nn.Module, features: list[Tensor]) -> Outputs:
     hooks = [module.register_forward_hook(keep(path)) for path, module in extractor.named_modules() if path]
     try:
         with torch.no_grad():
-            extractor(*features)
+            WithNoise(extractor)(*inputs)
     finally:
         for hook in hooks:
             hook.remove()

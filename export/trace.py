@@ -15,6 +15,7 @@ Every operator carries the layer that it belongs to (`export.layers`).  What a l
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -59,7 +60,10 @@ def trace_step(step: TrainStep, micro_batch: int) -> fx.GraphModule:
 
 
 def trace_loss(step: TrainStep, micro_batch: int) -> fx.GraphModule:
-    """The forward pass of the step, for a runtime that differentiates by itself: loss, embeddings."""
+    """The forward pass of the step, for a runtime that differentiates by itself: loss, embeddings.
+
+    Embeddings are without noise: where the loss has some, the extractor is computed twice.
+    """
 
     def run(tensors: dict[str, Tensor], data: Sequence[Tensor]) -> list[Tensor]:
         embeddings: list[Tensor] = []
@@ -69,7 +73,13 @@ def trace_loss(step: TrainStep, micro_batch: int) -> fx.GraphModule:
         )
         try:
             with torch.no_grad():
-                return [_loss(step, tensors, data), *embeddings]
+                loss = _loss(step, tensors, data)
+                if step.signature.noise:
+                    named = dict(zip((spec.name for spec in step.signature.data), data, strict=True))
+                    functional_call(
+                        extractor, tensors, tuple(named[spec.name] for spec in step.signature.embedded)
+                    )
+                return [loss, embeddings[-1]]
         finally:
             hook.remove()
 
@@ -158,7 +168,7 @@ def _finish(
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     taken = {node.name for node in graph.nodes if node.op != "placeholder"}
     for name, node in zip([*tensors, *data], placeholders, strict=True):
-        flat_name = name.replace(".", "_")
+        flat_name = re.sub(r"\W", "_", name)
         if name in step.trainable or name in data:
             # `a.b_c` and `a_b.c` are one name without the dots.
             node.target = node.name = _not_among(taken, flat_name)

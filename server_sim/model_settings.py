@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from ondevice.contract.vocabulary import LogitKind, scope_items
+from ondevice.contract.vocabulary import LogitKind, Randomness, scope_items
 
 
 class _Settings(BaseModel):
@@ -32,6 +32,9 @@ class ModelSettings(_Settings):
     batch_norm: Literal["auto", "frozen", "group"] = Field(
         "auto",
         description="What becomes of a network's BatchNorm; auto: frozen with trained weights, else group.",
+    )
+    randomness: Randomness = Field(
+        "off", description="Dropout and its like: off, or decided by noise that every client draws (input)."
     )
     embedding_dim: int = Field(64, ge=1, description="Entries of an embedding, and of a class's column.")
     objective: str = Field(

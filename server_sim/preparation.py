@@ -139,6 +139,7 @@ def step_spec(experiment: Experiment, population: Population) -> StepSpec:
         objective=model.objective,
         logits=model.logits,
         train=model.train,
+        randomness=model.randomness,
         architecture_arguments=model.architecture_arguments,
         image_shape=population.image_shape if IMAGES in population.train.features else StepSpec.image_shape,
     )

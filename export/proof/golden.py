@@ -23,6 +23,7 @@ from ondevice.contract.golden_step import GoldenStep
 from ondevice.contract.step_signature import EXAMPLES, LOSS, Arrays, ArraySpec
 from ondevice.contract.vocabulary import Parameters, StepSpec
 from ondevice.model.extractors import build_extractor, load_state
+from ondevice.model.noise import STEPS, WithNoise
 from ondevice.model.train_step import TrainStep, step_outputs
 
 CANDIDATES_PER_EXAMPLE = 4
@@ -66,6 +67,13 @@ def draw_feature(spec: ArraySpec, position: int, random: np.random.Generator) ->
         # As a text that is shorter than the others.
         numbers[..., shape[-1] - shape[-1] // 3 :] = spec.padding
     return numbers
+
+
+def draw_noise(spec: ArraySpec, examples: int, random: np.random.Generator) -> npt.NDArray[np.float32]:
+    """As a client draws it: multiples of 2^-24."""
+    return random.integers(0, 1 << 24, spec.sizes({EXAMPLES: examples})).astype(np.float32) / np.float32(
+        STEPS
+    )
 
 
 def draw_read_tables(step: TrainStep, random: np.random.Generator) -> list[npt.NDArray[Any]]:
@@ -123,6 +131,8 @@ def _draw_input(
         drawn = random.uniform(0, 3, shape).astype(np.float32)
         if rows > 2:
             drawn[-1] = spec.padding
+    elif spec.role == "noise":
+        drawn = draw_noise(spec, examples, random)
     elif spec.role == "example_weight":
         drawn = random.uniform(0.5, 1, shape).astype(np.float32)
         drawn /= drawn.sum()
@@ -170,12 +180,12 @@ def _outputs(step: TrainStep, inputs: Arrays, across_kinks: bool = False) -> dic
         rounding: AbstractContextManager[object] = nullcontext()
         if across_kinks:
             taken = [
-                inputs[spec.name][piece] if spec.role == "feature" else inputs[spec.name]
-                for spec in step.signature.embedded
+                inputs[spec.name] if spec.role == "table" else inputs[spec.name][piece]
+                for spec in (*step.signature.embedded, *step.signature.noise)
             ]
-            rounding = AcrossKinks(roundings_of(step.extractor, taken))
+            rounding = AcrossKinks(roundings_of(WithNoise(step.extractor), taken))
         with rounding:  # kinks are the extractor's: what comes after it has none that numbers come near
-            embeddings = step.extractor(*(data[spec.name] for spec in step.signature.embedded))
+            embeddings = step.embeddings(data)
         loss = step.loss(embeddings, data)
         outputs = step_outputs(loss, [*step.trainable_tensors(), *tables])
         totals = [a + b for a, b in zip(totals, outputs, strict=True)] if totals else outputs

@@ -21,7 +21,7 @@ from ondevice.backends.opening import RUNTIMES
 from ondevice.contract.artifact import MEGABYTE, Artifact
 from ondevice.contract.manifest import MemoryFigure
 from ondevice.contract.pace import Pace, paces_of
-from ondevice.contract.vocabulary import BatchNormPolicy, LogitKind, StepSpec
+from ondevice.contract.vocabulary import BatchNormPolicy, LogitKind, Randomness, StepSpec
 from ondevice.model.extractors import ARCHITECTURES
 from ondevice.model.extractors.foreign import FORMS
 
@@ -49,6 +49,13 @@ def command(
             "Not given: frozen where weights were trained somewhere, group for fresh ones."
         ),
     ] = None,
+    randomness: Annotated[
+        str,
+        typer.Option(
+            help="Dropout, stochastic depth and their like: off, or input (decided by noise that the client draws for "
+            "every example; the step takes it as arrays)."
+        ),
+    ] = "off",
     embedding_dim: Annotated[
         int, typer.Option(help="Entries of an embedding, and of a class's column.")
     ] = 64,
@@ -104,6 +111,7 @@ def command(
             objective=objective,
             logits=cast(LogitKind, logits),
             train=train,
+            randomness=cast(Randomness, randomness),
         )
         if batch_norm is not None and batch_norm not in get_args(BatchNormPolicy):
             raise ValueError(f"--batch-norm is {batch_norm!r}; expected frozen or group")

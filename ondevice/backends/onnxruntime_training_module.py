@@ -60,7 +60,10 @@ class OnnxruntimeTrainingBackend:
         full = {EXAMPLES: self.micro_batch}
         data = [padded(spec, arrays[spec.name], full) for spec in self.signature.data]
         loss, _, *rest = self._module(*data)
-        gradients = {spec.name: self._state.parameters[spec.name].grad for spec in self.signature.dense}
+        # Copied: the runtime writes the next step's over them.
+        gradients = {
+            spec.name: np.array(self._state.parameters[spec.name].grad) for spec in self.signature.dense
+        }
         # Behind the tables' gradients come the runtime's own buffers.
         gradients |= dict(zip(self.signature.table_dims, rest, strict=False))
         return {

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ondevice.backends import Backend
+from ondevice.client.noise import BatchNoise
 from ondevice.client.targets import targets_of
 from ondevice.client.weightings import Weighting, WeightingView
 from ondevice.contract.lazy_features import announced
@@ -63,12 +64,14 @@ def train_locally(
     view = WeightingView(task.plan, task.examples.labels, sample.ids, model_slice.sides, task.private_seed)
     optimizer = LocalSgd(task.plan.local_training, list(weights.values()))
     total_loss = 0.0
-    for batch in batches:
+    for number, batch in enumerate(batches):
         example_weight = task.weighting.weights(view, batch)
+        noise = BatchNoise(signature, task.private_seed, task.plan.round_index, number)
         for examples in micro_batches(
             signature, task.examples, batch, example_weight, sample, backend.micro_batch
         ):
-            result = backend.step({**inputs, **examples})
+            drawn = noise.next(len(examples[signature.weight.name]))
+            result = backend.step({**inputs, **examples, **drawn})
             optimizer.accumulate([result[gradient_of(name)] for name in weights])
             total_loss += float(result[LOSS]) * len(batch)
         optimizer.apply()

@@ -16,7 +16,7 @@ import numpy as np
 
 from ondevice.contract.manifest_fields import Fields, check_array
 from ondevice.contract.step_signature import ArraySpec, Bounds, Dtype, Role, StepSignature
-from ondevice.contract.vocabulary import BatchNormPolicy, LogitKind, StepSpec
+from ondevice.contract.vocabulary import BatchNormPolicy, LogitKind, Randomness, StepSpec
 
 FORMAT = "fedss-artifact"
 VERSION = 2
@@ -152,6 +152,7 @@ def _spec(fields: Fields) -> StepSpec:
         pixel_deviation=fields.reals("pixel_deviation"),
         architecture_arguments=fields.arguments("architecture_arguments"),
         batch_norm=cast(BatchNormPolicy, fields.text("batch_norm")),
+        randomness=cast(Randomness, fields.text("randomness")),
     )
 
 

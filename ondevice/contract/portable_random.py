@@ -1,4 +1,4 @@
-"""Random draws that come out the same in Python and in C++: SplitMix64, and four ways to use it.
+"""Random draws that come out the same in Python and in C++: SplitMix64, and five ways to use it.
 
 The generator is Steele, Lea and Flood's SplitMix64 (OOPSLA 2014): a counter that grows by the golden-ratio constant, and a
 mixer.  It was chosen because it is ten lines in any language, has no platform-dependent part, and seeds well from small
@@ -18,7 +18,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from ondevice.contract.vocabulary import IntArray
+from ondevice.contract.vocabulary import FloatArray, IntArray
 
 _MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -36,6 +36,8 @@ class Purpose(IntEnum):
     """Which of its examples a client trains on."""
     AUGMENTATION = 1 << 33
     """Which part of example e is seen is drawn with purpose AUGMENTATION + e."""
+    NOISE = 1 << 34
+    """What dropout decides by in SGD step s of a round is drawn with purpose NOISE + s."""
 
 
 class PortableRandom:
@@ -60,11 +62,19 @@ class PortableRandom:
 
     def uniform(self, count: int) -> npt.NDArray[np.float64]:
         """The next `count` draws as multiples of 2^-53 in [0, 1)."""
+        uniform: npt.NDArray[np.float64] = (self._many(count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return uniform
+
+    def noise(self, count: int) -> FloatArray:
+        """The next `count` draws as multiples of 2^-24 in [0, 1): float32 holds each of them, and 1 minus it, exactly."""
+        numbers: FloatArray = (self._many(count) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+        return numbers
+
+    def _many(self, count: int) -> npt.NDArray[np.uint64]:
         steps = np.arange(1, count + 1, dtype=np.uint64)
         draws = _mixed(np.uint64(self._state) + steps * np.uint64(GOLDEN))
         self._state = (self._state + count * GOLDEN) & _MASK
-        uniform: npt.NDArray[np.float64] = (draws >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        return uniform
+        return draws
 
     def subset(self, size: int, population: int) -> IntArray:
         """`size` distinct numbers out of [0, population), sorted; every subset equally likely (Floyd's algorithm)."""

@@ -1,6 +1,7 @@
 """THE contract: a training step is named arrays in, named arrays out, and this list says which.
 
-    inputs    dense parameters, table rows, side arrays of rows, example features, labels, example weights, in this order
+    inputs    dense parameters, table rows, side arrays of rows, example features, labels, noise, example weights, in
+              this order
     outputs   `loss`, the weighted sum over the examples; then `gradient/NAME` for every dense parameter and every table
 
 Trace, manifest, checks, backends, golden step and the C++ client read the signature; nothing else knows an order or a type.
@@ -8,6 +9,9 @@ Trace, manifest, checks, backends, golden step and the C++ client read the signa
 A size is a number or a symbol: `b` is the number of examples, `rows:T` the number of rows of table T that came with the
 slice.  An array with `positions_in = T` holds positions among those rows, never global ids.  Other whole numbers may have a
 range: `below = V` says that they are 0 to V - 1, as the tokens of a vocabulary are.
+
+Noise is what dropout and stochastic depth decide by: numbers of 0 to below 1 that the client draws for every example of
+every step, so that a step gives the same numbers twice.
 
 Weights of 1/B over a batch make the loss the batch mean, so the gradients of micro-batches add up; an example of weight 0
 and a row whose side arrays hold their padding value change nothing.  That is how a step of fixed size takes fewer.
@@ -24,7 +28,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-Role = Literal["dense", "table", "side", "feature", "label", "example_weight"]
+Role = Literal["dense", "table", "side", "feature", "label", "noise", "example_weight"]
 ROLES: tuple[Role, ...] = get_args(Role)
 """In the order in which a signature lists them."""
 
@@ -175,6 +179,11 @@ class StepSignature:
         return self.of_role("feature")
 
     @property
+    def noise(self) -> tuple[ArraySpec, ...]:
+        """What the client draws for every example."""
+        return self.of_role("noise")
+
+    @property
     def embedded(self) -> tuple[ArraySpec, ...]:
         """What the extractor takes: the features, and the tables among whose rows they hold positions."""
         read = {spec.positions_in for spec in self.features}
@@ -226,6 +235,10 @@ def _check_role(spec: ArraySpec) -> None:
         "side": (str(first).startswith("rows:"), "a side input has an entry per row of a table"),
         "feature": (first == EXAMPLES, "a feature input is [b, ...]"),
         "label": (first == EXAMPLES, "a label input is [b, ...]"),
+        "noise": (
+            is_float and first == EXAMPLES and len(spec.symbols) == 1 and spec.padding == 0,
+            "a noise input is float32 [b, ...] of fixed sizes, padded with 0",
+        ),
         "example_weight": (
             is_float and spec.shape == (EXAMPLES,),
             "an example_weight input is float32 [b]",
@@ -282,7 +295,9 @@ def check_arrays(signature: StepSignature, arrays: Arrays, bounds: Bounds) -> di
 
 
 def check_range(spec: ArraySpec, array: npt.NDArray[Any]) -> None:
-    """A token that no vocabulary has would be read from outside a runtime's memory."""
+    """A token that no vocabulary has would be read from outside a runtime's memory; noise beyond 1 is no chance."""
+    if spec.role == "noise":
+        _check_noise(spec, array)
     if spec.below is None or not array.size:
         return
     for value in (array.min(), array.max()):
@@ -291,6 +306,15 @@ def check_range(spec: ArraySpec, array: npt.NDArray[Any]) -> None:
                 f"{spec.name} holds {value}; expected {describe_range(spec.below)}: "
                 "make the data with the vocabulary that the step was exported for"
             )
+
+
+def _check_noise(spec: ArraySpec, array: npt.NDArray[Any]) -> None:
+    wrong = array[~((array >= 0) & (array < 1))]  # written so that a NaN is wrong too
+    if wrong.size:
+        raise ValueError(
+            f"{spec.name} holds {wrong.flat[0]}; expected numbers from 0 to below 1: "
+            "draw them with ondevice.client.noise"
+        )
 
 
 def padded(spec: ArraySpec, array: npt.NDArray[Any], bounds: Bounds) -> npt.NDArray[Any]:

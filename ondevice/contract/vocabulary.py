@@ -56,6 +56,9 @@ LogitKind = Literal["cosine", "dot"]
 BatchNormPolicy = Literal["frozen", "group"]
 """What becomes of a network's BatchNorm: statistics as constants, or GroupNorm instead (`ondevice.model.batch_norm`)."""
 
+Randomness = Literal["off", "input"]
+"""What becomes of dropout and its like: nothing, or decided by noise that the client draws (`ondevice.model.noise`)."""
+
 EXCLUDED = np.float32(-1e9)
 """Added to a logit it removes the class exactly: exp underflows to 0, so no loss and no gradient."""
 
@@ -107,6 +110,7 @@ class StepSpec:
     architecture_arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Keyword arguments of the architecture: what JSON can say."""
     batch_norm: BatchNormPolicy = "group"
+    randomness: Randomness = "off"
 
     def __post_init__(self) -> None:
         _at_least("embedding_dim", self.embedding_dim, 1)
@@ -117,6 +121,7 @@ class StepSpec:
         _one_of("logits", self.logits, ("cosine", "dot"))
         scope_items(self.train)
         _one_of("batch_norm", self.batch_norm, ("frozen", "group"))
+        _one_of("randomness", self.randomness, ("off", "input"))
         for name in ("pixel_mean", "pixel_deviation"):
             if len(getattr(self, name)) not in (1, self.image_shape[0]):
                 raise ValueError(

@@ -8,7 +8,8 @@ drawn is read off torch's random state, from one module's border to the next.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,8 +22,16 @@ Run = Callable[[], object]
 
 def switch_off_randomness(network: nn.Module, run: Run) -> str | None:
     """`run` computes the network once, as training would.  Says which modules were switched off; None if none had to be."""
-    switched: Counter[str] = Counter()
-    while found := _random_modules(network, run):
+    switched = switch_off(network, run)
+    if not switched:
+        return None
+    return f"randomness off in {len(switched)} modules: {kinds_of(network, switched)}"
+
+
+def switch_off(network: nn.Module, run: Run) -> tuple[str, ...]:
+    """Paths of the modules that are in evaluation mode from now on."""
+    switched: list[str] = []
+    while found := random_modules(network, run):
         for path in found:
             module = network.get_submodule(path)
             if not module.training:
@@ -31,35 +40,48 @@ def switch_off_randomness(network: nn.Module, run: Run) -> str | None:
                     "too; a step must give the same numbers twice: make it depend on self.training"
                 )
             module.training = False
-            switched[type(module).__name__] += 1
-    if not switched:
-        return None
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(switched.items()))
-    return f"randomness off in {switched.total()} modules: {kinds}"
+            switched.append(path)
+    return tuple(switched)
 
 
-def _random_modules(network: nn.Module, run: Run) -> list[str]:
+def kinds_of(network: nn.Module, paths: Sequence[str]) -> str:
+    """How many modules of which classes."""
+    kinds = Counter(type(network.get_submodule(path)).__name__ for path in paths)
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+
+
+def random_modules(network: nn.Module, run: Run) -> list[str]:
     """Paths of the modules that drew random numbers themselves, and not by one of theirs."""
     found: dict[str, None] = {}
-    paths = [""]
     last = torch.get_rng_state()
 
-    def look() -> None:
+    def look(path: str) -> None:
         nonlocal last
         now = torch.get_rng_state()
         if not torch.equal(now, last):
-            found[paths[-1]] = None
+            found[path] = None
             last = now
+
+    with torch.random.fork_rng(devices=[]), at_work(network, look) as paths:
+        run()
+        look(paths[-1])
+    return list(found)
+
+
+@contextmanager
+def at_work(network: nn.Module, at_border: Callable[[str], None] = lambda _: None) -> Iterator[list[str]]:
+    """Inside `with`, the last path is that of the module at work; `at_border` hears of each that stops."""
+    paths = [""]
 
     def entering(path: str) -> Any:
         def enter(_module: nn.Module, _arguments: object) -> None:
-            look()
+            at_border(paths[-1])
             paths.append(path)
 
         return enter
 
     def leave(_module: nn.Module, _arguments: object, _output: object) -> None:
-        look()
+        at_border(paths[-1])
         paths.pop()
 
     hooks = []
@@ -67,10 +89,7 @@ def _random_modules(network: nn.Module, run: Run) -> list[str]:
         hooks.append(module.register_forward_pre_hook(entering(path)))
         hooks.append(module.register_forward_hook(leave))
     try:
-        with torch.random.fork_rng(devices=[]):
-            run()
-            look()
+        yield paths
     finally:
         for hook in hooks:
             hook.remove()
-    return list(found)

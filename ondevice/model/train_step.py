@@ -16,6 +16,7 @@ from ondevice.contract.step_signature import EXAMPLES, ArraySpec, StepSignature
 from ondevice.contract.vocabulary import StepSpec
 from ondevice.model.extractors.extractor import Extractor
 from ondevice.model.named_code import UnusableCode
+from ondevice.model.noise import noise_given
 from ondevice.model.objectives import build_objective
 from ondevice.model.train_scope import trainable_names
 
@@ -38,7 +39,13 @@ class TrainStep(nn.Module):
     def forward(self, *data: Tensor) -> Tensor:
         """The signature's inputs but the dense parameters, in its order -> the weighted sum of the losses."""
         named = dict(zip((spec.name for spec in self.signature.data), data, strict=True))
-        return self.loss(self.extractor(*(named[spec.name] for spec in self.signature.embedded)), named)
+        return self.loss(self.embeddings(named), named)
+
+    def embeddings(self, arrays: Mapping[str, Tensor]) -> Tensor:
+        """What the extractor gives in training, its noise among the arrays."""
+        with noise_given(self.extractor, [arrays[spec.name] for spec in self.signature.noise]):
+            outputs: Tensor = self.extractor(*(arrays[spec.name] for spec in self.signature.embedded))
+        return outputs
 
     def loss(self, embeddings: Tensor, arrays: Mapping[str, Tensor]) -> Tensor:
         """The weighted sum of the losses, from the extractor's output and the signature's data by name."""
@@ -63,7 +70,8 @@ class TrainStep(nn.Module):
         of_objective = self.objective.inputs()
         before = [spec for spec in of_objective if spec.role in ("table", "side")]
         after = [spec for spec in of_objective if spec.role == "label"]
-        return StepSignature((*dense, *before, *self.extractor.inputs, *after, EXAMPLE_WEIGHT))
+        noise = self.extractor.noise.inputs
+        return StepSignature((*dense, *before, *self.extractor.inputs, *after, *noise, EXAMPLE_WEIGHT))
 
 
 class Embedding(nn.Module):

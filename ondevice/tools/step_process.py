@@ -232,6 +232,8 @@ def _made_up(spec: ArraySpec, sizes: Mapping[str, int], random: np.random.Genera
         return 0.1 * random.standard_normal(shape, np.float32)
     if spec.role == "side":
         return random.uniform(0, 3, shape).astype(np.float32)
+    if spec.role == "noise":
+        return random.random(shape, np.float32)
     if spec.role == "example_weight":
         return np.full(shape, np.float32(1 / sizes[EXAMPLES]))
     if spec.positions_in is not None:

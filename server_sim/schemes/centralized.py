@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ondevice.client.local_training import LocalSgd, micro_batches
+from ondevice.client.noise import BatchNoise
 from ondevice.contract.lazy_features import announced, in_round
 from ondevice.contract.step_signature import LOSS, gradient_of
 from ondevice.contract.vocabulary import IntArray, RowSample
@@ -49,10 +50,13 @@ def train_centrally(context: RoundContext) -> float:
     )
     total_loss = 0.0
     starts = range(0, len(order), training.batch_size)
-    for batch in announced(examples, (order[start : start + training.batch_size] for start in starts)):
+    batches = announced(examples, (order[start : start + training.batch_size] for start in starts))
+    for number, batch in enumerate(batches):
         mean = np.full(len(batch), np.float32(1 / len(batch)))
+        noise = BatchNoise(backend.signature, experiment.seed, state.round_index, number)
         for piece in micro_batches(backend.signature, examples, batch, mean, every_row, backend.micro_batch):
-            result = backend.step({**weights, **sides, **piece})
+            drawn = noise.next(len(piece[backend.signature.weight.name]))
+            result = backend.step({**weights, **sides, **piece, **drawn})
             optimizer.accumulate([result[gradient_of(name)] for name in backend.signature.trained])
             total_loss += float(result[LOSS]) * len(batch)
         optimizer.apply()

@@ -238,6 +238,7 @@ SIGNATURE = StepSignature(
         ArraySpec("tokens", "feature", ("b", 4), "int64", positions_in="words"),
         ArraySpec("languages", "feature", ("b",), "int64"),
         ArraySpec("labels", "label", ("b",), "int64", positions_in="columns"),
+        ArraySpec("noise/model", "noise", ("b", 3)),
         ArraySpec("example_weight", "example_weight", ("b",)),
     )
 )
@@ -271,9 +272,10 @@ def test_made_up_inputs_follow_the_signature_as_in_the_native_client() -> None:
         assert arrays["images"].ravel().tolist() == [hashed(index) >> 24 for index in numbers["images"]]
         assert arrays["numbers"].ravel().tolist() == [2 * unit(index) - 1 for index in numbers["numbers"]]
         assert arrays["tokens"].ravel().tolist() == [index % 7 for index in numbers["tokens"]]
+        assert arrays["noise/model"].ravel().tolist() == [unit(index) for index in numbers["numbers"]]
         assert arrays["languages"].tolist() == [0] * count
         assert arrays["labels"].tolist() == [(first + i) % 7 for i in range(count)]
         assert arrays["example_weight"].tolist() == [np.float32(1 / 5)] * count
         assert {name: str(array.dtype) for name, array in arrays.items()} == {
-            spec.name: spec.dtype for spec in SIGNATURE.of_role("feature", "label", "example_weight")
+            spec.name: spec.dtype for spec in SIGNATURE.of_role("feature", "label", "noise", "example_weight")
         }

@@ -91,11 +91,11 @@ def made_up_rows(signature: StepSignature, job: BenchJob) -> Arrays:
 
 
 def made_up_examples(signature: StepSignature, job: BenchJob, first: int) -> Arrays:
-    """Features, labels and weights of examples `first` and on, as many as one step takes."""
+    """Features, labels, noise and weights of examples `first` and on, as many as one step takes."""
     sizes = {EXAMPLES: min(job.micro_batch, job.batch - first)}
     return {
         spec.name: _made_up_array(spec, spec.sizes(sizes), first, job)
-        for spec in signature.of_role("feature", "label", "example_weight")
+        for spec in signature.of_role("feature", "label", "noise", "example_weight")
     }
 
 
@@ -108,6 +108,8 @@ def _made_up_array(spec: ArraySpec, shape: tuple[int, ...], first: int, job: Ben
         return np.repeat(examples, per_example).reshape(shape)
     # The number of every element among those of all examples.
     index = np.arange(first * per_example, (first + count) * per_example)
+    if spec.role == "noise":
+        return made_up(index).reshape(shape)
     if spec.dtype == "float32":
         return (2 * made_up(index) - np.float32(1)).reshape(shape)
     # Where nothing is said of the range: 0 is a value that every vocabulary has.

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ondevice.contract.step_signature import ArraySpec
 from ondevice.contract.vocabulary import StepSpec
+from ondevice.model.noise import Noise
 from ondevice.model.pixels import Pixels, image_inputs
 
 
@@ -23,6 +24,8 @@ class Extractor(nn.Module):
     """Parameters that cannot learn: no gradient reaches them, or their builder froze them."""
     remarks: tuple[str, ...] = ()
     """What had to be done to a network from elsewhere, for the user to read."""
+    noise: Noise = Noise()
+    """What its random layers decide by in training; there is none where randomness is off."""
 
     def summary(self, outputs: Tensor, *inputs: Tensor) -> Tensor:  # noqa: ARG002 - what `forward` took
         """What `forward` gave, as one embedding per example."""

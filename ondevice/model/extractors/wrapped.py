@@ -18,6 +18,7 @@ from ondevice.model.batch_norm import apply_batch_norm_policy
 from ondevice.model.extractors.extractor import Extractor, ImageExtractor
 from ondevice.model.extractors.foreign import UnusableModel
 from ondevice.model.low_rank import add_adapters
+from ondevice.model.noise import RunOn, take_noise
 from ondevice.model.randomness import switch_off_randomness
 
 PROBED = 2
@@ -50,17 +51,25 @@ def wrap(spec: StepSpec, model: nn.Module) -> Extractor:
     model = model.float().train()
     remarks = [apply_batch_norm_policy(model, spec.batch_norm)]
     extractor = model if isinstance(model, Extractor) else Wrapped(spec, model)
-    features = [_example(array) for array in extractor.inputs]
-    # Behind its features an extractor takes the tables among whose rows they hold positions.
-    tables = dict.fromkeys(array.positions_in for array in extractor.inputs if array.positions_in)
-    features += [torch.randn(PROBED, spec.column_dim) for _ in tables]
+    features = _examples(extractor, spec, PROBED)
     if isinstance(extractor, Wrapped):
-        images = extractor.pixels(features[0])
-        remarks.append(switch_off_randomness(extractor, lambda: _tried(extractor.features, spec, [images])))
+        without_embedding = extractor.features
+
+        def run(examples: int) -> Tensor:
+            images = extractor.pixels(*_examples(extractor, spec, examples))
+            return _tried(without_embedding, spec, [images])
+
+        remarks.append(_settle_randomness(extractor, spec, run))
         with torch.no_grad():
-            extractor.add_embedding(extractor.features(images).shape[1])
+            extractor.add_embedding(run(PROBED).shape[1])
     else:
-        remarks.append(switch_off_randomness(extractor, lambda: _tried(extractor, spec, features)))
+        remarks.append(
+            _settle_randomness(
+                extractor,
+                spec,
+                lambda examples: _tried(extractor, spec, _examples(extractor, spec, examples)),
+            )
+        )
     remarks.append(add_adapters(extractor, spec))
     embeddings = extractor.summary(_tried(extractor, spec, features), *features)
     if tuple(embeddings.shape) != (PROBED, spec.embedding_dim):
@@ -96,8 +105,23 @@ def pooled(output: Any, name: str) -> Tensor:
     return output
 
 
-def _example(array: ArraySpec) -> Tensor:
-    shape = array.sizes({EXAMPLES: PROBED})
+def _settle_randomness(extractor: Extractor, spec: StepSpec, run: RunOn) -> str | None:
+    """Off, or by noise of the client; says which modules it concerns."""
+    if spec.randomness == "off":
+        return switch_off_randomness(extractor, lambda: run(PROBED))
+    extractor.noise, remark = take_noise(extractor, run)
+    return remark
+
+
+def _examples(extractor: Extractor, spec: StepSpec, count: int) -> list[Tensor]:
+    """Behind its features an extractor takes the tables among whose rows they hold positions."""
+    tables = dict.fromkeys(array.positions_in for array in extractor.inputs if array.positions_in)
+    rows = [torch.randn(PROBED, spec.column_dim) for _ in tables]
+    return [*(_example(array, count) for array in extractor.inputs), *rows]
+
+
+def _example(array: ArraySpec, count: int) -> Tensor:
+    shape = array.sizes({EXAMPLES: count})
     random = torch.Generator().manual_seed(0)
     if array.dtype == "float32":
         return torch.randn(shape, generator=random)

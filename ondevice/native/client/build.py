@@ -54,6 +54,7 @@ PORTABLE_SOURCES = (
     "contract/step_signature.cpp",
     "device_files.cpp",
     "step/micro_batch.cpp",
+    "noise.cpp",
     "contract/sha256.cpp",
     "contract/artifact.cpp",
 )

@@ -4,6 +4,7 @@
 
 #include "client/contract/failure.h"
 #include "client/contract/portable_random.h"
+#include "client/noise.h"
 
 namespace fedss {
 namespace {
@@ -66,6 +67,7 @@ double train_locally(
   LocalSgd optimizer(training, step);
   const int64_t count = static_cast<int64_t>(task.positions.size());
   double total_loss = 0;
+  uint64_t number = 0;  // of the SGD step
   for (int64_t epoch = 0; epoch < training.epochs; epoch++) {
     const uint64_t purpose = kFirstEpoch + static_cast<uint64_t>(epoch);
     PortableRandom random(task.private_seed, static_cast<uint64_t>(task.plan.round_index), purpose);
@@ -75,8 +77,10 @@ double train_locally(
       std::vector<int64_t> batch;
       for (int64_t i = start; i < start + size; i++) batch.push_back(task.positions[order[i]]);
       const std::vector<float> example_weight = task.weighting.weights(view, batch);
+      BatchNoise noise(task.private_seed, static_cast<uint64_t>(task.plan.round_index), number++);
       for (size_t first = 0; first < batch.size(); first += step.micro_batch()) {
         gatherer.fill(micro_batch, batch, example_weight, first);
+        noise.fill(micro_batch, batch.size() - first);
         const float loss = step.run(arrays, optimizer.next_gradients());
         optimizer.accumulate();
         total_loss += static_cast<double>(loss) * static_cast<double>(batch.size());

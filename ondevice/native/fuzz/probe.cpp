@@ -23,6 +23,9 @@
 //       every row; prints the positions of the examples that it draws, `|`, and the bits of their weights as one batch
 //   probe gather ARTIFACT DATA IDS FIRST POSITION...
 //       the micro-batch from POSITION number FIRST on, its arrays as hexadecimal bytes; IDS as JSON
+//   probe noise ARTIFACT SEED ROUND NUMBER EXAMPLES
+//       the noise of a batch of so many examples, SGD step NUMBER of the round: the arrays of its micro-batches one
+//       after the other, as hexadecimal bytes
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
@@ -32,6 +35,7 @@
 #include "client/contract/artifact.h"
 #include "client/contract/failure.h"
 #include "client/contract/portable_random.h"
+#include "client/noise.h"
 #include "client/step/micro_batch.h"
 #include "fuzz/case.h"
 
@@ -215,6 +219,25 @@ void weigh() {
   }
 }
 
+void show(NamedArray& array) {
+  check_range(array.spec, array.view());
+  std::printf("%s ", array.spec.name.c_str());
+  for (const uint8_t* byte = array.entry(0); byte < array.entry(array.shape[0]); byte++) std::printf("%02x", *byte);
+  std::printf("\n");
+}
+
+void noise(char** words) {
+  const Artifact artifact(words[0]);
+  const auto number = [&](int at) { return std::strtoull(words[at], nullptr, 10); };
+  BatchNoise drawn(number(1), number(2), number(3));
+  MicroBatch micro_batch = empty_batch(artifact.signature, artifact.bounds);
+  for (size_t first = 0; first < number(4); first += artifact.micro_batch()) {
+    drawn.fill(micro_batch, number(4) - first);
+    for (NamedArray& array : micro_batch)
+      if (array.spec.role == Role::noise) show(array);
+  }
+}
+
 void gather(int count, char** words) {
   const Artifact artifact(words[0]);
   const ExampleSet examples(words[1]);
@@ -233,12 +256,7 @@ void gather(int count, char** words) {
     std::fill(array.entry(0), array.entry(array.shape[0]), 0xAB);  // of the batch before
   const RowSample sample{ids, {}, {}};
   BatchGatherer(artifact.signature, examples, sample).fill(micro_batch, batch, weights, first);
-  for (NamedArray& array : micro_batch) {
-    check_range(array.spec, array.view());
-    std::printf("%s ", array.spec.name.c_str());
-    for (const uint8_t* byte = array.entry(0); byte < array.entry(array.shape[0]); byte++) std::printf("%02x", *byte);
-    std::printf("\n");
-  }
+  for (NamedArray& array : micro_batch) show(array);
 }
 
 }  // namespace
@@ -266,6 +284,8 @@ int main(int count, char** words) try {
     weigh();
   } else if (verb == "gather" && count > 6) {
     gather(count - 2, words + 2);
+  } else if (verb == "noise" && count == 7) {
+    noise(words + 2);
   } else {
     return 2;
   }

@@ -88,3 +88,38 @@ def test_a_pretrained_extractor_is_what_an_experiment_starts_from(
     for name, tensor in made.items():
         saved = trained[f"dense.{name.removeprefix('extractor.')}"]
         np.testing.assert_array_equal(np.asarray(saved), np.asarray(tensor))
+
+
+NETWORK = """
+from torch import nn
+
+
+def build():
+    first = [nn.Conv2d(1, 8, 5, stride=4), nn.ReLU(), nn.Dropout2d(0.2)]
+    return nn.Sequential(*first, nn.Conv2d(8, 16, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5))
+"""
+
+
+@pytest.mark.parametrize("scheme", ["fedss", "centralized"])
+def test_a_run_with_dropout_goes_on_where_it_was_left(
+    scheme: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "networks.py").write_text(NETWORK)
+
+    def state(name: str, randomness: str, *rounds: int) -> bytes:
+        model = {
+            "architecture": f"{tmp_path}/networks.py:build",
+            "pretrained": "none",
+            "randomness": randomness,
+        }
+        chosen = [f"scheme.name={scheme}", *(f"model.{name}={value}" for name, value in model.items())]
+        options = ["--workers", "1", *(word for setting in chosen for word in ("--set", setting))]
+        for number, until in enumerate(rounds):
+            resume = ["--resume"] if number else []
+            where = ["--rounds", str(until), "--out", str(tmp_path / name), *resume]
+            fedss(monkeypatch, "simulate", "glyphs-tiny", *options, *where)
+        return (tmp_path / name / "state.safetensors").read_bytes()
+
+    at_once = state("at once", "input", 2)
+    assert state("in two", "input", 1, 2) == at_once
+    assert state("without", "off", 2) != at_once

@@ -1,4 +1,4 @@
-// SplitMix64 and four ways to use it: the C++ twin of ondevice/contract/portable_random.py, draw for draw.
+// SplitMix64 and five ways to use it: the C++ twin of ondevice/contract/portable_random.py, draw for draw.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,8 @@ constexpr uint64_t kNegatives = 0, kFirstEpoch = 1;
 constexpr uint64_t kRounding = uint64_t{1} << 32;
 // Which of its examples a client trains on.
 constexpr uint64_t kExampleDraw = kRounding + 1;
+// What dropout decides by in SGD step s of a round is drawn with kNoise + s.
+constexpr uint64_t kNoise = uint64_t{1} << 34;
 
 // SplitMix64's mixer.
 uint64_t mix(uint64_t value);
@@ -25,6 +27,8 @@ class PortableRandom {
   uint64_t below(uint64_t bound);
   // A multiple of 2^-53 in [0, 1).
   double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+  // A multiple of 2^-24 in [0, 1): float32 holds it exactly.
+  float noise() { return static_cast<float>(next() >> 40) * 0x1p-24f; }
   // `size` distinct numbers out of [0, population), sorted; Floyd's algorithm.
   std::vector<int64_t> subset(int64_t size, int64_t population);
   // A random order of 0..size-1; Fisher and Yates, from the end.

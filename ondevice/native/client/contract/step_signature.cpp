@@ -12,7 +12,7 @@
 namespace fedss {
 namespace {
 
-constexpr const char* kRoles[] = {"dense", "table", "side", "feature", "label", "example_weight"};
+constexpr const char* kRoles[] = {"dense", "table", "side", "feature", "label", "noise", "example_weight"};
 
 struct TypeName {
   const char* name;
@@ -96,6 +96,7 @@ bool has_the_shape_of_its_role(const ArraySpec& spec) {
       // A class per example; or a byte per output, where examples have several classes.
       if (spec.name == kTargets) return spec.dtype == Dtype::U8 && rank == 2 && leading == kExamples && numbers_from(1);
       return spec.dtype == Dtype::I64 && rank == 1 && leading == kExamples;
+    case Role::noise: return spec.dtype == Dtype::F32 && leading == kExamples && numbers_from(1) && spec.padding == 0;
     case Role::example_weight: return spec.dtype == Dtype::F32 && rank == 1 && leading == kExamples;
   }
   return false;
@@ -107,6 +108,15 @@ bool may_have_its_range(const ArraySpec& spec) {
   const bool is_role = spec.role == Role::feature || spec.role == Role::label;
   return is_role && spec.dtype != Dtype::F32 && !spec.positions_in && spec.padding >= 0 &&
          spec.padding < static_cast<double>(*spec.below);
+}
+
+void check_noise(const ArraySpec& spec, const ArrayView& array) {
+  const float* numbers = static_cast<const float*>(array.data);
+  for (int64_t i = 0, count = element_count(array.shape); i < count; i++)
+    if (!(numbers[i] >= 0 && numbers[i] < 1))  // written so that a NaN is wrong too
+      throw BadFile(
+          spec.name + " holds " + std::to_string(numbers[i]) +
+          "; expected numbers from 0 to below 1: draw them as client/noise.h does");
 }
 
 bool can_hold(Dtype dtype, double value) {
@@ -136,7 +146,7 @@ StepSignature::StepSignature(std::vector<ArraySpec> inputs) : inputs_(std::move(
     if (!names.insert(spec.name).second)
       throw BadFile("two inputs are called " + spec.name + "; expected every name once");
     if (spec.role < last)
-      throw BadFile(spec.name + " comes too late; expected dense, table, side, feature, label, example_weight");
+      throw BadFile(spec.name + " comes too late; expected dense, table, side, feature, label, noise, example_weight");
     last = spec.role;
     if (spec.role == Role::table) tables.insert(rows_of(spec.name));
   }
@@ -218,6 +228,7 @@ Bounds symbol_values(const StepSignature& signature, const StepArrays& arrays) {
 }
 
 void check_range(const ArraySpec& spec, const ArrayView& array) {
+  if (spec.role == Role::noise) check_noise(spec, array);
   if (!spec.below) return;
   for (int64_t i = 0, count = element_count(array.shape); i < count; i++) {
     const int64_t value = array.dtype == Dtype::U8 ? static_cast<const uint8_t*>(array.data)[i]

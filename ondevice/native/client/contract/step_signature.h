@@ -14,7 +14,8 @@
 
 namespace fedss {
 
-enum class Role { dense, table, side, feature, label, example_weight };  // in the order in which a signature lists them
+// In the order in which a signature lists them.
+enum class Role { dense, table, side, feature, label, noise, example_weight };
 
 inline const std::string kExamples = "b";  // the symbol for the number of examples
 constexpr size_t kMaxRank = 6;
@@ -83,7 +84,7 @@ Bounds symbol_values(const StepSignature&, const StepArrays&);
 // What a runtime would compute wrongly, or crash on, is refused before it gets there.  Returns the symbols' values.
 Bounds check_arrays(const StepSignature&, const StepArrays&, const Bounds&);
 
-// A token that no vocabulary has would be read from outside a runtime's memory: BadFile.
+// A token that no vocabulary has would be read from outside a runtime's memory, noise beyond 1 is no chance: BadFile.
 void check_range(const ArraySpec&, const ArrayView&);
 
 // An array of a step with its bytes: of a batch that is filled again and again, or padded.

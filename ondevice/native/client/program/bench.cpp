@@ -40,6 +40,8 @@ void fill(MicroBatch& out, const BenchJob& job, int64_t first) {
       put<float>(array, first, count, [=](int64_t, int64_t) { return weight; });
     } else if (spec.role == Role::label) {
       put<int64_t>(array, first, count, [=](int64_t example, int64_t) { return example % width; });
+    } else if (spec.role == Role::noise) {
+      put<float>(array, first, count, [](int64_t, int64_t index) { return made_up(static_cast<uint32_t>(index)); });
     } else if (spec.dtype == Dtype::F32) {
       put<float>(
           array, first, count, [](int64_t, int64_t index) { return 2 * made_up(static_cast<uint32_t>(index)) - 1; });

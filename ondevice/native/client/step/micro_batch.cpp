@@ -60,7 +60,7 @@ void to_positions(uint8_t* numbers, int64_t count, const std::vector<int64_t>& r
 
 MicroBatch empty_batch(const StepSignature& signature, const Bounds& bounds) {
   MicroBatch batch;
-  for (const ArraySpec& spec : signature.of_role({Role::feature, Role::label, Role::example_weight}))
+  for (const ArraySpec& spec : signature.of_role({Role::feature, Role::label, Role::noise, Role::example_weight}))
     batch.emplace_back(spec, spec.sizes(bounds));
   return batch;
 }

@@ -12,13 +12,14 @@
 
 namespace fedss {
 
-// Features, labels and weights of as many examples as a step takes, in the signature's order; what is left over is
-// padding, which weighs nothing.
+// Features, labels, noise and weights of as many examples as a step takes, in the signature's order; what is left over
+// is padding, which weighs nothing.
 using MicroBatch = std::vector<NamedArray>;
 
 MicroBatch empty_batch(const StepSignature&, const Bounds&);
 
-// Fills a micro-batch from a client's examples by what the signature says of every array.
+// Fills a micro-batch from a client's examples by what the signature says of every array; noise is left to
+// `BatchNoise`.
 class BatchGatherer {
  public:
   // Raises BadFile where the examples lack a feature, or have it in another shape or type.

@@ -96,7 +96,7 @@ class StockStep final : public TrainingStep {
   std::vector<EValue> forward(const StepArrays& arrays) {
     std::vector<TensorPtr> inputs;
     for (const NamedArray& side : sides_) inputs.push_back(tensor(side.view()));
-    for (const ArraySpec& spec : signature().of_role({Role::feature, Role::label, Role::example_weight}))
+    for (const ArraySpec& spec : signature().of_role({Role::feature, Role::label, Role::noise, Role::example_weight}))
       inputs.push_back(tensor(arrays.at(spec.name)));
     return execute("forward", inputs);
   }
