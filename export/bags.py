@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from export.layers import copy_label
 from export.refusal import unsupported
@@ -126,8 +127,8 @@ def _equal_bags(node: fx.Node, ids: fx.Node, offsets: fx.Node) -> tuple[int, int
     module = node.graph.owning_module
     assert module is not None
     starts = getattr(module, str(offsets.target)) if offsets.op == "get_attr" else None
-    whole = starts is not None and bags > 0 and count % bags == 0
-    if not whole or not torch.equal(starts, torch.arange(0, count, count // bags)):
+    whole = bags > 0 and count % bags == 0
+    if starts is None or not whole or not torch.equal(starts, torch.arange(0, count, count // bags)):
         raise _refused(
             node, "bags are formulated for ids [b, n]: equally many for every example, padded if need be"
         )
@@ -149,7 +150,7 @@ def _emit(at: fx.Node, target: Any, *arguments: Any, **keywords: Any) -> fx.Node
     node = at.graph.call_function(target, arguments, keywords)
     copy_label(node, at)
     values = fx.map_arg(arguments, lambda argument: argument.meta["val"])
-    mode = next(value.fake_mode for value in values if isinstance(value, torch.Tensor))
+    mode = next(value.fake_mode for value in values if isinstance(value, FakeTensor))
     with mode, torch.no_grad():
         node.meta["val"] = target(*values, **keywords)
     return node

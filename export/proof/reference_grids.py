@@ -171,7 +171,8 @@ def softmax_gradient(gradient: Tensor, y: Tensor, columns: int) -> Tensor:
 
 
 def embedding_gradient(gradient: Tensor, ids: Tensor, rows: int, padding: int) -> Tensor:
-    return torch.ops.aten.embedding_dense_backward(gradient, ids, rows, padding, False)
+    made: Tensor = torch.ops.aten.embedding_dense_backward(gradient, ids, rows, padding, False)
+    return made
 
 
 def batched_product(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tensor:

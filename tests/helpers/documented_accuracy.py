@@ -48,6 +48,10 @@ def table_1_on_icons() -> tuple[Cells, list[Cells]]:
     return ["method, icons", *METHODS[1:], "top-1 (%)", "kB down", "kB up"], method_rows("icons-table1")
 
 
+def table_1_on_more_icons() -> tuple[Cells, list[Cells]]:
+    return ["method, more icons", *METHODS[1:], "top-1 (%)", "kB down", "kB up"], method_rows("icons-large")
+
+
 def data_by_name() -> tuple[Cells, list[Cells]]:
     rows = [
         [
@@ -109,21 +113,21 @@ def table_1_in_short() -> tuple[Cells, list[Cells]]:
     return header, [[name, *rows[name]] for name in wanted]
 
 
-def one_seed() -> tuple[Cells, list[Cells]]:
+def visual_schemes() -> tuple[Cells, list[Cells]]:
     rows = [
-        [f"`{name}`", row["label"], f"{100 * row['mean']:.1f}"]
+        [f"`{name}`", row["label"], _accuracy(row)]
         for name in ("fedvc-table4-small", "glyphs-fedaws")
         for row in json.loads((RESULTS / f"{name}.json").read_text())["rows"]
     ]
-    return ["one seed", "row", "top-1 (%)"], rows
+    return ["experiment", "row", "top-1 (%)"], rows
 
 
 def accuracy_at_budgets() -> tuple[Cells, list[Cells]]:
     found = json.loads((RESULTS / "fedvc-table2-small.json").read_text())["rows"]
     budgets = list(dict.fromkeys((row["budget"], row["at"]) for row in found))
-    scores = {(row["label"], row["budget"], row["at"]): f"{100 * row['mean']:.1f}" for row in found}
+    scores = {(row["label"], row["budget"], row["at"]): _accuracy(row) for row in found}
     rows = [
         [label, *(scores[label, *budget] for budget in budgets)]
         for label in dict.fromkeys(row["label"] for row in found)
     ]
-    return ["FedVC, one seed", *(f"@{kind} {at:,}" for kind, at in budgets)], rows
+    return ["FedVC", *(f"@{kind} {at:,}" for kind, at in budgets)], rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import fx
 
@@ -43,6 +45,6 @@ def weight_as_traced(r: Rewrite, weight: fx.Node, shape: Shape) -> fx.Node:
     return weight if len(shape) == 4 else r.emit(aten.reshape.default, weight, list(shape))
 
 
-def in_two_dimensions(sizes: Shape, missing: int) -> list[int]:
+def in_two_dimensions(sizes: Sequence[int], missing: int) -> list[int]:
     """Of height and width; a sequence has the missing one as its height."""
     return list(sizes) if len(sizes) == 2 else [missing, *sizes]

@@ -29,8 +29,8 @@ def transposed_convolution(
     of_x, of_weight = (shape_of(argument) for argument in r.at.args[:2])
     made = shape_of(r.at)
     planes, windows = planes_of(r, x, of_x), windows_of(r, weight, of_weight)
-    sizes = (*steps, groups, *in_two_dimensions(made[2:], 1))
-    node = r.emit(fedss.grid_convolution_input_gradient.default, planes, windows, *sizes)
+    sizes = in_two_dimensions(made[2:], 1)
+    node = r.emit(fedss.grid_convolution_input_gradient.default, planes, windows, *steps, groups, *sizes)
     if bias is not None:
         node = r.emit(aten.add.Tensor, node, r.emit(aten.view.default, r.plain(bias), [-1, 1, 1, 1]))
     return as_traced(r, node, made)
@@ -51,9 +51,8 @@ def transposed_convolution_backward(
     g = planes_of(r, gradient, of_gradient)
     x_gradient = weight_gradient = bias_gradient = None
     if wants_weight:
-        sizes = (in_two_dimensions(of_weight[2:], 1), *steps, groups)
-        planes = planes_of(r, x, of_x)
-        made = r.emit(fedss.grid_convolution_weight_gradient.default, planes, g, *sizes)
+        window, planes = in_two_dimensions(of_weight[2:], 1), planes_of(r, x, of_x)
+        made = r.emit(fedss.grid_convolution_weight_gradient.default, planes, g, window, *steps, groups)
         weight_gradient = weight_as_traced(r, made, of_weight)
         weight_gradient.meta["val"] = r.at.meta["val"][1]
     if wants_bias:

@@ -15,12 +15,13 @@ from helpers.documented_accuracy import (
     accuracy_at_budgets,
     data_by_name,
     fewer_bytes,
-    one_seed,
     saved_by_sampling,
     table_1,
     table_1_in_short,
     table_1_on_icons,
+    table_1_on_more_icons,
     table_2,
+    visual_schemes,
 )
 from helpers.documented_tables import Cells, tables
 
@@ -297,7 +298,8 @@ CLAIMS: dict[str, list[Callable[[], tuple[Cells, list[Cells]]]]] = {
         table_1,
         table_2,
         table_1_on_icons,
-        one_seed,
+        table_1_on_more_icons,
+        visual_schemes,
         accuracy_at_budgets,
         saved_by_sampling,
         fewer_bytes,
