@@ -131,3 +131,11 @@ def accuracy_at_budgets() -> tuple[Cells, list[Cells]]:
         for label in dict.fromkeys(row["label"] for row in found)
     ]
     return ["FedVC", *(f"@{kind} {at:,}" for kind, at in budgets)], rows
+
+
+def hashed_labels() -> tuple[Cells, list[Cells]]:
+    rows = [
+        [row["label"], f"{100 * row['best']:.1f}", f"{row['rounds']:.1f}", f"{row['bytes'] / 1e6:.0f}"]
+        for row in json.loads((RESULTS / "fedmlh-table3-small.json").read_text())["rows"]
+    ]
+    return ["hashed labels", "best precision (%)", "rounds until then", "MB until then"], rows
