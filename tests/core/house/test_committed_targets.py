@@ -58,8 +58,18 @@ def test_two_workers_bring_what_two_cores_give() -> None:
     assert to_bound["ratio"] > 0.95
 
 
-def test_on_real_drawings_the_schemes_come_in_the_papers_order() -> None:
-    rows = json.loads((RESULTS / "icons-table1.json").read_text())["rows"]
+@pytest.mark.parametrize(
+    ("experiment", "order"),
+    [
+        ("icons-table1", ["NegOnly 160", "PosOnly", "FedSS 10", "FedSS 40", "FedSS 160", "FullSoftmax"]),
+        ("icons-large", ["NegOnly 160", "PosOnly", "FedSS 40", "FedSS 160", "FullSoftmax"]),
+    ],
+)
+def test_on_real_drawings_the_schemes_come_in_the_papers_order(experiment: str, order: list[str]) -> None:
+    rows = json.loads((RESULTS / f"{experiment}.json").read_text())["rows"]
+    assert all(row["num_seeds"] == 3 for row in rows)
     means = {f"{row['label']} {row['num_negatives'] or ''}".strip(): row["mean"] for row in rows}
-    order = ["NegOnly 160", "PosOnly", "FedAwS", "FedSS 10", "FedSS 40", "FedSS 160", "FullSoftmax"]
+    # The paper has FedAwS 0.6 below PosOnly in one table and 0.3 above it in the other: neither is an order.
+    if "FedAwS" in means:
+        assert means["NegOnly 160"] < means.pop("FedAwS") < means["FedSS 10"]
     assert sorted(means, key=lambda name: means[name]) == order
