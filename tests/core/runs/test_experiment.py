@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from helpers.experiment_runs import runs_of
 
 from ondevice.client.samplers import SAMPLERS
 from ondevice.client.weightings import WEIGHTINGS
@@ -12,6 +13,7 @@ from ondevice.contract.choice import Choice, chosen
 from ondevice.contract.vocabulary import COLUMNS
 from server_sim.experiment import ConfigurationError, Experiment, experiment_names, load_experiment
 from server_sim.experiment_fields import fields_of, fields_table
+from server_sim.preparation import check_experiment
 from server_sim.runs.tables import table_cells, table_runs
 from server_sim.schemes import SCHEMES
 from server_sim.schemes.full_softmax import FullSoftmax
@@ -21,6 +23,14 @@ from server_sim.schemes.full_softmax import FullSoftmax
 def test_every_shipped_experiment_is_valid_and_survives_being_saved(name: str) -> None:
     experiment = load_experiment(name)
     assert type(experiment).model_validate(experiment.model_dump(mode="json")) == experiment
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_every_run_of_a_shipped_experiment_is_valid(name: str) -> None:
+    runs = runs_of(name)
+    assert len({run.model_dump_json() for run in runs}) == len(runs), "two rows of it are the same run"
+    for run in runs:
+        check_experiment(run)
 
 
 def test_any_field_can_be_overridden() -> None:
