@@ -106,7 +106,7 @@ def _build(home: Path, kernel_root: Path, busybox: Path) -> None:
         (kernel,) = (kernel_root / "boot").glob("vmlinuz-*")
         shutil.copyfile(kernel, building / "kernel")
         (modules,) = (kernel_root / "lib" / "modules").iterdir()
-        (building / "initramfs").write_bytes(_initramfs(busybox, _read_drivers(modules)))
+        (building / "initramfs").write_bytes(_initramfs(busybox, read_drivers(modules)))
         _fill_root(building / "root", busybox)
         (building / "sha256.json").write_text(json.dumps(_hashes(building), indent=1))
         os.replace(building, home)
@@ -134,7 +134,7 @@ def _fill_root(root: Path, busybox: Path) -> None:
         (root / program).chmod(0o755)
 
 
-def _read_drivers(modules: Path) -> dict[str, bytes]:
+def read_drivers(modules: Path) -> dict[str, bytes]:
     """The drivers that are files of their own in this kernel, by name; Linux 6.12 has some of them built in."""
     built_in = (modules / "modules.builtin").read_text().split()
     drivers = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import lzma
 import shutil
 import subprocess
 from pathlib import Path
@@ -21,7 +22,7 @@ from android_harness.devices.adb_description import parse_description
 from android_harness.devices.command_frame import CommandFrame
 from android_harness.devices.device import DeviceError
 from android_harness.devices.listing import ListedDevice, parse_adb_devices
-from android_harness.emulator.guest_image import in_loading_order
+from android_harness.emulator.guest_image import in_loading_order, read_drivers
 from android_harness.emulator.register import emulator_status
 from android_harness.measuring.client_bench import parse_bench
 from android_harness.measuring.power_state import PowerState, parse_power_state
@@ -232,3 +233,19 @@ def test_drivers_are_loaded_behind_those_that_they_need() -> None:
     assert list(in_loading_order(drivers)) == ["virtio_ring", "virtio", "block"]
     with pytest.raises(RuntimeError, match=r"need others.*'block': \['virtio'\]"):
         in_loading_order({"block": drivers["block"], "virtio_ring": drivers["virtio_ring"]})
+
+
+def test_drivers_are_plain_packed_or_built_in_and_one_that_is_none_of_these_is_named(tmp_path: Path) -> None:
+    plain = tmp_path / "kernel/drivers/block/virtio_blk.ko"
+    packed = tmp_path / "kernel/drivers/net/virtio_net.ko.xz"
+    for file, content in ((plain, b"block"), (packed, lzma.compress(b"net"))):
+        file.parent.mkdir(parents=True)
+        file.write_bytes(content)
+    built_in = ["drivers/virtio/virtio", "drivers/virtio/virtio_ring", "drivers/virtio/virtio_mmio"]
+    built_in += ["net/core/failover", "drivers/net/net_failover"]
+    listed = tmp_path / "modules.builtin"
+    listed.write_text("".join(f"kernel/{driver}.ko\n" for driver in built_in))
+    assert read_drivers(tmp_path) == {"virtio_blk": b"block", "virtio_net": b"net"}
+    listed.write_text("".join(f"kernel/{driver}.ko\n" for driver in built_in[1:]))
+    with pytest.raises(RuntimeError, match="has no driver drivers/virtio/virtio$"):
+        read_drivers(tmp_path)
