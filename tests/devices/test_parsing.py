@@ -247,5 +247,5 @@ def test_drivers_are_plain_packed_or_built_in_and_one_that_is_none_of_these_is_n
     listed.write_text("".join(f"kernel/{driver}.ko\n" for driver in built_in))
     assert read_drivers(tmp_path) == {"virtio_blk": b"block", "virtio_net": b"net"}
     listed.write_text("".join(f"kernel/{driver}.ko\n" for driver in built_in[1:]))
-    with pytest.raises(RuntimeError, match="has no driver drivers/virtio/virtio$"):
+    with pytest.raises(RuntimeError, match=r"has no driver drivers/virtio/virtio$"):
         read_drivers(tmp_path)
