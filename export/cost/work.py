@@ -13,7 +13,7 @@ Sizes = Sequence[tuple[int, ...]]
 
 def multiply_adds(call: OperatorCall, values: Bounds) -> int:
     """At so many rows; 0 for an operator that is neither a product nor a convolution."""
-    name = call.operator.removeprefix("fedss::").partition(".")[0]
+    name = call.operator.removeprefix("fedss::").removeprefix("grid_").partition(".")[0]
     sizes = call.sizes(values)
     if not call.operator.startswith("fedss::"):
         return 0

@@ -35,6 +35,7 @@ def write_artifact(folder: Path, micro_batch: int, **changes: Any) -> Path:
     document = {
         "format": "fedss-artifact",
         "version": 2,
+        "spec": {"embedding_dim": 8},
         "signature": inputs,
         "bounds": {"b": micro_batch},
         "files": {},
