@@ -29,7 +29,7 @@ from torch import fx
 from benchmarks.random_networks import wide_network
 from export.executorch import lowering as executorch_lowering
 from export.onnx import lowering as onnx_lowering
-from export.proof.golden import draw_features, expected_step, float64_copy
+from export.proof.golden import YARDSTICKS, draw_features, expected_step, float64_copy
 from export.proof.rewrite_check import rewrite_errors
 from export.trace import trace_step
 from export.unsupported_operator import UnsupportedOperator
@@ -40,6 +40,8 @@ from ondevice.model.train_step import TrainStep
 from ondevice.native.runtime.program import Program, set_threads
 
 BATCH, ROWS, MOST_ROWS = 2, 9, 16
+MANY_YARDSTICKS = 100
+"""Where the usual yardstick is missed: that it is an error, and not a rounding that float32 has too, takes more of them."""
 CPU_SECONDS = 120
 """Of one network, after which it counts as a crash."""
 Outcome = tuple[str, str]
@@ -57,6 +59,8 @@ def outcome_of(seed: int, runtimes: Sequence[str]) -> Outcome:
             return "wrong", f"{drawn.description}: {', '.join(errors)}"
         for name, arrays in found.items():
             comparison = compare(arrays, golden)
+            if not comparison.passed:  # or float32 itself is worse than the usual yardstick shows
+                comparison = compare(arrays, _golden(drawn.step, seed, MANY_YARDSTICKS))
             if not comparison.passed:
                 return "wrong", f"{drawn.description}: {name}: {comparison.explain()}"
     except UnsupportedOperator as error:
@@ -66,9 +70,9 @@ def outcome_of(seed: int, runtimes: Sequence[str]) -> Outcome:
     return "right", ""
 
 
-def _golden(step: TrainStep, seed: int) -> GoldenStep:
+def _golden(step: TrainStep, seed: int, yardsticks: int = YARDSTICKS) -> GoldenStep:
     exact = float64_copy(step)
-    return expected_step(exact, draw_features(exact, BATCH, seed), ROWS, seed)
+    return expected_step(exact, draw_features(exact, BATCH, seed), ROWS, seed, yardsticks)
 
 
 def _bounds(step: TrainStep) -> Bounds:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.random_gates import GATES, gates_for
 from ondevice.contract.vocabulary import StepSpec
 from ondevice.model.extractors.extractor import ImageExtractor
 from ondevice.model.train_step import TrainStep
@@ -42,6 +43,15 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "squared relu": lambda x: F.relu(x) ** 2,
     "absolute": torch.abs,
     "clamped": lambda x: x.clamp(-0.5, 0.7),
+    "quick gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "star": lambda x: F.relu6(x) * x,
+    "selu": F.selu,
+    "celu": F.celu,
+    "softsign": F.softsign,
+    "log sigmoid": F.logsigmoid,
+    "bell": lambda x: torch.exp(-(x**2)),
+    "sine": torch.sin,
+    "root": lambda x: torch.sqrt(1 + x.square()),
 }
 POOLS: dict[str, Callable[[Tensor], Tensor]] = {
     "max 2": lambda x: F.max_pool2d(x, 2),
@@ -58,6 +68,13 @@ POOLS: dict[str, Callable[[Tensor], Tensor]] = {
     "adaptive 2": lambda x: F.adaptive_avg_pool2d(x, 2),
     "strided": lambda x: x[:, :, ::2, ::2],
     "padded": lambda x: F.pad(x, (1, 0, 0, 2)),
+    "reflected": lambda x: F.pad(x, (1, 2, 0, 1), mode="reflect"),
+    "replicated": lambda x: F.pad(x, (1, 1, 1, 0), mode="replicate"),
+    "upsampled": lambda x: F.interpolate(x, scale_factor=2),
+    "upsampled bilinearly": lambda x: F.interpolate(x, size=(7, 9), mode="bilinear"),
+    "unshuffled": lambda x: F.pixel_unshuffle(x[:, :, : x.shape[2] // 2 * 2, : x.shape[3] // 2 * 2], 2),
+    "windows": lambda x: x.unfold(2, 3, 1).mean(-1),
+    "crossed": lambda x: x[:, :, 1:, :-1] - x[:, :, :-1, 1:],
 }
 JOINS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "add": lambda x, y: x + y,
@@ -77,6 +94,11 @@ HEADS: dict[str, Callable[[Tensor], Tensor]] = {
     "flatten": lambda x: x.flatten(1),
     "largest": lambda x: x.amax((2, 3)),
     "tokens": lambda x: x.flatten(2).transpose(1, 2).mean(1),
+    "power mean": lambda x: x.clamp(min=1e-2).pow(3).mean((2, 3)).pow(1 / 3),
+    "mean and largest": lambda x: torch.cat([x.mean((2, 3)), x.flatten(2).amax(-1)], 1),
+    "soft largest": lambda x: x.flatten(2).logsumexp(-1),
+    "rows": lambda x: x.mean(3).flatten(1),
+    "weighed": lambda x: (x * x.flatten(2).softmax(-1).view_as(x)).sum((2, 3)),
 }
 Convolution = Callable[[int, int, bool], nn.Module]
 CONVOLUTIONS: dict[str, Convolution] = {
@@ -100,6 +122,9 @@ CONVOLUTIONS: dict[str, Convolution] = {
     "depthwise 7/2": lambda c, _out, bias: nn.Conv2d(c, c, 7, 2, 3, groups=c, bias=bias),
     "depthwise dilated": lambda c, _out, bias: nn.Conv2d(c, c, 3, padding=2, dilation=2, groups=c, bias=bias),
     "depthwise twice": lambda c, _out, bias: nn.Conv2d(c, 2 * c, 3, padding=1, groups=c, bias=bias),
+    "transposed": lambda c, out, bias: nn.ConvTranspose2d(c, out, 3, padding=1, bias=bias),
+    "transposed/2": lambda c, out, bias: nn.ConvTranspose2d(c, out, 2, 2, bias=bias),
+    "transposed, grouped": lambda c, out, bias: nn.ConvTranspose2d(c, out, 3, 1, 1, groups=2, bias=bias),
     "attention": lambda c, _out, _bias: Attention(c),
     "mixer": lambda c, _out, bias: Mixer(c, bias),
 }
@@ -156,21 +181,6 @@ class LayerNorm2d(nn.Module):
         return normal
 
 
-class Gate(nn.Module):
-    """Squeeze-and-excite."""
-
-    def __init__(self, channels: int, convolutional: bool) -> None:
-        super().__init__()
-        self.convolutional = convolutional
-        layer = (lambda a, b: nn.Conv2d(a, b, 1)) if convolutional else nn.Linear
-        self.reduce, self.restore = layer(channels, 2), layer(2, channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        pooled = x.mean((2, 3), keepdim=True) if self.convolutional else x.mean((2, 3))
-        gate = torch.sigmoid(self.restore(F.silu(self.reduce(pooled))))
-        return x * (gate if self.convolutional else gate[:, :, None, None])
-
-
 def _norm(kind: str, channels: int, draw: random.Random) -> nn.Module:
     if kind == "group":
         return nn.GroupNorm(draw.choice([n for n in (1, 2, 3, 4) if channels % n == 0]), channels)
@@ -191,15 +201,16 @@ class Block(nn.Module):
         super().__init__()
         channels = x.shape[1]
         kind = draw.choice(convolutions)
-        if kind.startswith("grouped") and channels % 2:
+        if "grouped" in kind and channels % 2:
             kind = "3x3"
         self.convolution = CONVOLUTIONS[kind](channels, draw.choice((4, 6, 8)), draw.random() < 0.5)
         y = self.convolution(x)
         norm = draw.choice(NORMS)
         self.norm = _norm(norm, y.shape[1], draw)
         self.activation = draw.choice(tuple(ACTIVATIONS))
-        gate = draw.choice(("ungated", "ungated", "linear gate", "convolutional gate"))
-        self.gate = nn.Identity() if gate == "ungated" else Gate(y.shape[1], "convolutional" in gate)
+        gate = draw.choice(gates_for(y.shape[1]))
+        self.gate = GATES[gate](y.shape[1])
+        y = self.gate(y)
         joins = [
             name
             for name in JOINS

@@ -47,6 +47,7 @@ def apply_batch_norm_policy(network: nn.Module, policy: BatchNormPolicy) -> str 
     if policy == "frozen":
         for norm in norms.values():
             norm.eval()
+            norm.register_forward_hook(_lay_out_gradient)
         return f"{count}: statistics frozen, scale and bias learn (--batch-norm frozen)"
     for path, norm in norms.items():
         parent, _, name = path.rpartition(".")
@@ -54,6 +55,13 @@ def apply_batch_norm_policy(network: nn.Module, policy: BatchNormPolicy) -> str 
     return (
         f"{count}: GroupNorm of up to {MOST_GROUPS} groups instead, scale and bias kept (--batch-norm group)"
     )
+
+
+def _lay_out_gradient(_norm: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    """torch 2.13.0 gives wrong gradients of scale and bias for one example alone whose gradient lies otherwise than the
+    example does, as behind a transposition: it is copied first."""
+    if len(output) == 1 and output.requires_grad:
+        output.register_hook(Tensor.contiguous)
 
 
 def has_statistics(network: nn.Module) -> bool:

@@ -44,14 +44,23 @@ def multiply(r: Rewrite, a: Given, b: Given) -> Known | Copied:
             case PerPlane(), PerPlane():
                 return PerPlane(r.emit(aten.mul.Tensor, one.vector, other.vector), shapes[at])
             case Value(), PerPlane():
-                return Gated(one, other.vector)
+                return Gated(one, _for_every_plane(r, other, shapes[1 - at], shapes[at]))
             case Planes(), PerPlane():
-                return PlaneGradient(one.node, shapes[at], scale=other.vector)
+                scale = _for_every_plane(r, other, shapes[1 - at], shapes[at])
+                return PlaneGradient(one.node, shapes[at], scale=scale)
             case Planes(), Value() if shapes[0] == shapes[1]:
                 return GradientTimesValue(one.node, other)
             case Value(), _ if _is_pixel(shapes[1 - at]):
-                return Gated(one, r.vector(other, shapes[1 - at]))
+                return Gated(one, _for_every_plane(r, other, shapes[1 - at], shapes[at]))
     return Planes(r.emit(aten.mul.Tensor, r.planes(a), r.planes(b)))
+
+
+def _for_every_plane(r: Rewrite, factor: Given, shape: Shape, planes: Shape) -> fx.Node:
+    """[B, C]; a factor that all examples share, as the scale of a layer is, is repeated, and so is one of all channels."""
+    vector = r.vector(factor, shape)
+    if shape[:2] == planes[:2]:
+        return vector
+    return r.contiguous(r.emit(aten.expand.default, vector, list(planes[:2])))
 
 
 def multiply_by_number(r: Rewrite, x: Given, number: float) -> Known | Copied:

@@ -181,6 +181,29 @@ def test_statistics_are_kept_under_frozen_and_gone_under_group(file_spec: StepSp
         check_examples_are_independent(TrainStep(file_spec, extractor), 0)
 
 
+class Transposed(nn.Module):
+    """A frozen BatchNorm whose output is read as a sequence, as timm's LeViT does: the gradient comes back transposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5))
+        self.weights = nn.Parameter(torch.randn(36, 5))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return (self.layers(images).flatten(2).transpose(1, 2) * self.weights).square()
+
+
+def test_one_example_alone_has_half_the_gradient_of_two_of_it() -> None:
+    extractor = build_extractor(StepSpec(give(Transposed()), 4, (3, 8, 8), batch_norm="frozen"))
+    image = torch.randint(0, 256, (1, 3, 8, 8), dtype=torch.uint8)
+    alone, twice = (
+        torch.autograd.grad(extractor(images).square().sum(), list(extractor.parameters()))
+        for images in (image, torch.cat([image, image]))
+    )
+    for one, two in zip(alone, twice, strict=True):
+        torch.testing.assert_close(2 * one, two, rtol=1e-4, atol=1e-6)
+
+
 def test_the_activation_inside_a_norm_of_timm_survives_its_conversion() -> None:
     extractor = build_extractor(StepSpec("timm:mobilenetv3_small_050", 4, (3, 32, 32)))
     norms = [module for module in extractor.modules() if isinstance(module, GroupedNorm)]
