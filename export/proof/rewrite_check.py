@@ -1,8 +1,8 @@
 """Is the rewritten graph still the step?  Both run in float64, the operators of `ondevice/native` in plain torch.
 
-There is hardly any rounding to allow for and no kink to fall on the wrong side of, so what is wrong shows at once, and without
-ExecuTorch, whose lowering of one network takes seconds.  What this proves is the rewrite; the kernels have tests of their
-own, and the golden step proves both together.
+There is hardly any rounding to allow for and no kink to fall on the wrong side of, so what is wrong shows at once, and
+without ExecuTorch, whose lowering of one network takes seconds.  What this proves is the rewrite; the kernels have tests of
+their own, and the golden step proves both together.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ondevice.contract.step_signature import Arrays
 from ondevice.model.train_step import TrainStep, step_outputs
 
 TOLERANCE = 1e-6
-"""Relative, of a gradient; and of the largest gradient for one that is 0 but for cancellation.  What is wrong is wrong by far
-more; constants that the trace computed in float32, as the weights of an enlarged picture, are off by 1e-7."""
+"""Relative, of a gradient; and of the largest gradient for one that is 0 but for cancellation.  What is wrong is wrong by
+far more; constants that the trace computed in float32, as the weights of an enlarged picture, are off by 1e-7."""
 
 
 def rewrite_errors(step: TrainStep, data: Arrays, traced: fx.GraphModule | None = None) -> list[str]:
