@@ -144,7 +144,7 @@ def _paper_cell(row: PaperRow, column: int) -> str:
     score = row.score(column)
     if math.isinf(score):
         return "not reached"
-    return f"{score:g}" + (f" ± {row.deviation:g}" if row.deviation else "")
+    return f"{score}" + (f" ± {row.deviation}" if row.deviation else "")
 
 
 def _order(paper: PaperTable, columns: Sequence[PaperColumn], found: Sequence[Sequence[Score | None]]) -> str:
@@ -158,7 +158,7 @@ def _order(paper: PaperTable, columns: Sequence[PaperColumn], found: Sequence[Se
         ]
         same, told_apart = order_kept(pairs)
         if told_apart:
-            parts.append(f"{same} of {told_apart}{column.words}")
+            parts.append(f"{same} of {told_apart}{column.words.removesuffix(' (%)')}")
     return (
         f"  Pairs of rows that the paper tells apart and that stand in its order here: {', '.join(parts)}."
         if parts
