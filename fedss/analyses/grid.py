@@ -11,10 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedss.analyses.finding import Finding, Out, Row, publish
-from fedss.analyses.sources import Runs, centralized_score, labelled_groups
+from fedss.analyses.sources import Runs, labelled_groups
 from fedss.console import Json, UsageError
 from fedss.reporting.chart_style import INK, Canvas, Chart
 from server_sim.experiment import Experiment
+from server_sim.metrics.relative_accuracy import centralized_score, is_centralized
 from server_sim.runs.records import RunGroup
 
 NAME = "grid"
@@ -37,12 +38,12 @@ def effective_learning_rate(experiment: Experiment) -> float:
 
 
 def best_by_learning_rate(groups: Sequence[RunGroup]) -> Finding:
-    centralized = centralized_score(groups)
     best: dict[tuple[str, float], Row] = {}
     for group in groups:
         experiment = group.first.experiment
-        if experiment.scheme.sampler() is None or not group.scores:
+        if is_centralized(group) or not group.scores:
             continue
+        centralized = centralized_score(group, groups)
         score = sum(group.scores) / len(group.scores)
         # Learning rates are the same where they round to the same three digits: 0.01 / (1 − 0.9) is 0.1.
         point = (_split(experiment), float(f"{effective_learning_rate(experiment):.3g}"))

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from fedss.analyses.finding import Finding, Out, Row, publish
-from fedss.analyses.sources import Runs, centralized_score, labelled_groups
+from fedss.analyses.sources import Runs, labelled_groups
 from fedss.comma_lists import numbers
 from fedss.console import Json, UsageError
 from fedss.reporting.chart_style import Canvas, Chart, colour_of, place_bars
 from server_sim.metrics.budgets import by_rounds
-from server_sim.metrics.relative_accuracy import rounds_to
+from server_sim.metrics.relative_accuracy import centralized_score, is_centralized, rounds_to
 from server_sim.runs.records import RunGroup
 
 NAME = "rounds-to-accuracy"
@@ -29,7 +29,7 @@ def command(
             min=0,
             max=1,
             help="The accuracy of centralized training.",
-            show_default="that of a centralized run",
+            show_default="that of the centralized runs with the same model",
         ),
     ] = None,
     out: Out = None,
@@ -43,29 +43,33 @@ def command(
       fedss analyse rounds-to-accuracy runs/mine --centralized 0.579 --targets 10,50,90
     """
     groups = labelled_groups(runs)
-    reference = centralized_score(groups) if centralized is None else centralized
-    if not reference:
-        raise UsageError(
-            "no centralized run is among them to compare with; run one (--set scheme.name=centralized), "
-            "or say what it reaches with --centralized, above 0"
-        )
-    federated = [group for group in groups if group.first.experiment.scheme.sampler() is not None]
-    finding = rounds_to_relative_accuracy(federated, reference, numbers("--targets", targets))
+    federated = [group for group in groups if not is_centralized(group)]
+    references = [
+        centralized_score(group, groups) if centralized is None else centralized for group in federated
+    ]
+    finding = rounds_to_relative_accuracy(federated, references, numbers("--targets", targets))
     publish(finding, NAME, out, as_json)
 
 
 def rounds_to_relative_accuracy(
-    groups: Sequence[RunGroup], centralized: float, targets: Sequence[int]
+    groups: Sequence[RunGroup], centralized: Sequence[float | None], targets: Sequence[int]
 ) -> Finding:
+    """`centralized` has the accuracy that each group's is a share of."""
     rows: list[Row] = []
-    for group in groups:
+    for group, reference in zip(groups, centralized, strict=True):
+        if not reference:
+            raise UsageError(
+                f"no centralized run of the same model is there to compare {group.label} with; run one "
+                "(--set scheme.name=centralized), or say what it reaches with --centralized, above 0"
+            )
         for target in targets:
-            reached = [rounds_to(by_rounds(run), centralized, target / 100) for run in group.runs]
+            reached = [rounds_to(by_rounds(run), reference, target / 100) for run in group.runs]
             found = [rounds for rounds in reached if rounds is not None]
             rows.append(
                 {
                     "label": group.label,
                     "target": target,
+                    "centralized": reference,
                     "rounds": statistics.fmean(found) if len(found) == len(reached) else None,
                     "more_than": min(len(run.rounds) for run in group.runs),
                     "num_seeds": len(reached),
@@ -74,14 +78,16 @@ def rounds_to_relative_accuracy(
     cells = []
     for place, group in enumerate(groups):
         own = rows[place * len(targets) : (place + 1) * len(targets)]
-        cells.append([group.label, *(_cell(row, own[0]) for row in own)])
+        cells.append(
+            [group.label, f"{100 * own[0]['centralized']:.1f}", *(_cell(row, own[0]) for row in own)]
+        )
     return Finding(
         title="Rounds to reach a relative accuracy",
-        headers=["method", *(f"{target} %" for target in targets)],
+        headers=["method", "centralized (%)", *(f"{target} %" for target in targets)],
         cells=cells,
         rows=rows,
         charts=[_chart(groups, rows, targets)],
-        words=f"Of the centralized accuracy, {centralized:.1%}.  Multiples are of the first column; "
+        words="Of the centralized accuracy of the same model.  Multiples are of the first target's rounds; "
         f"a run is evaluated every {groups[0].first.experiment.evaluation.every} rounds, and no finer than that.",
     )
 

@@ -6,12 +6,13 @@ import statistics
 from collections.abc import Sequence
 
 from fedss.analyses.finding import Finding, Out, Row, publish
-from fedss.analyses.sources import Runs, centralized_score, labelled_groups
+from fedss.analyses.sources import Runs, labelled_groups
 from fedss.console import Json
 from fedss.locations import DEFAULT_CACHE, Cache
 from fedss.reporting.chart_style import Canvas, Chart, as_percent, colour_of, marker_of
 from server_sim.data.partition_statistics import describe_partition
 from server_sim.data.population import open_population
+from server_sim.metrics.relative_accuracy import centralized_score, is_centralized
 from server_sim.preparation import population_path
 from server_sim.runs.records import RunGroup
 
@@ -38,12 +39,12 @@ def command(runs: Runs, cache: Cache = DEFAULT_CACHE, out: Out = None, as_json: 
 
 def accuracy_by_skew(groups: Sequence[RunGroup], emd: Sequence[float]) -> Finding:
     """`emd` has the mean distance of each group's population."""
-    centralized = centralized_score(groups)
     rows: list[Row] = []
     for group, distance in zip(groups, emd, strict=True):
         experiment = group.first.experiment
-        if experiment.scheme.sampler() is None or not group.scores:
+        if is_centralized(group) or not group.scores:
             continue
+        centralized = centralized_score(group, groups)
         score = statistics.fmean(group.scores)
         rows.append(
             {

@@ -29,14 +29,6 @@ def labelled_groups(sources: Sequence[Path]) -> list[RunGroup]:
     ]
 
 
-def centralized_score(groups: Sequence[RunGroup]) -> float | None:
-    """The mean of the centralized runs among them."""
-    scores = [
-        score for group in groups if group.first.experiment.scheme.sampler() is None for score in group.scores
-    ]
-    return sum(scores) / len(scores) if scores else None
-
-
 def _label(group: RunGroup, material: Material) -> str | None:
     """A run's folder in its table's is called by its row."""
     for table in material.tables:

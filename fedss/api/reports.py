@@ -150,7 +150,7 @@ def _sections(material: Material, paper: bool) -> list[Section]:
         title = "Results" if len(material.tables) == 1 else table.title
         sections.append(table_section(title, table, own, f"table-{number}"))
     if paper:
-        beside = paper_sections(material.tables)
+        beside = paper_sections(material.tables, material.runs)
         if not beside:
             raise UsageError(
                 "no table among them is one that a paper has; --paper is for tables of the experiments that are named "

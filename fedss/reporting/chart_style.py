@@ -18,7 +18,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter, PercentFormatter
+from matplotlib.ticker import LogFormatter
 
 INK, FAINT, GRID = "#1f2328", "#656d76", "#d8dee4"
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#b8860b", "#56b4e9", "#882255", "#5c6b73")
@@ -123,9 +123,8 @@ def line_of(number: int) -> str:
 
 
 def as_percent(panel: Axes) -> None:
-    """The y axis in per cent, with a decimal only where it spans little."""
-    low, high = panel.get_ylim()
-    panel.yaxis.set_major_formatter(PercentFormatter(1, decimals=0 if high - low > 0.06 else 1))
+    """The y axis in per cent, with as many decimals as its marks have."""
+    panel.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
 
 
 def plain_numbers(axis: Axis) -> None:

@@ -27,6 +27,7 @@ from server_sim.runs.records import RoundRecord, RunGroup, RunRecord, TableRecor
 from server_sim.runs.tables import TableCell
 
 MAX_MARKED_ROUNDS = 60  # lines of more rounds than this carry no markers
+_SAME_WIDTH = 1.02  # clients of rows that draw anew hold nearly as many columns, not exactly
 Series = tuple[list[float], list[float]]
 
 
@@ -106,7 +107,10 @@ def bytes_chart(groups: Sequence[RunGroup]) -> Chart:
 
 
 def table_chart(table: TableRecord, score_name: str, name: str) -> Chart:
-    """Score against the columns that a client holds, as in Figure 5 of the paper."""
+    """Score against the columns that a client holds, as in Figure 5 of the paper; a bar per row where all hold as many."""
+    widths = [cell.mean_width for cell in table.cells if cell.bytes_down_per_client]
+    if widths and max(widths) < _SAME_WIDTH * min(widths) and len(table.cells) > 1:
+        return _bars(table, score_name, name)
     with Canvas(name, 1, height=3.9) as canvas:
         (panel,) = canvas.panels
         for number, scheme in enumerate(dict.fromkeys(cell.label for cell in table.cells)):
@@ -118,11 +122,30 @@ def table_chart(table: TableRecord, score_name: str, name: str) -> Chart:
         panel.set_title(score_name)
         as_percent(panel)
         canvas.legend_below(panel)
-        seeds = max(cell.num_seeds for cell in table.cells)
-        spread = f"  Whiskers: standard deviation over {seeds} seeds." if seeds > 1 else ""
         return canvas.finish(
-            f"Score against the columns that a client holds, as in Figure 5 of the paper.{spread}"
+            f"Score against the columns that a client holds, as in Figure 5 of the paper.{_whiskers(table)}"
         )
+
+
+def _bars(table: TableRecord, score_name: str, name: str) -> Chart:
+    with Canvas(name, 1, height=1.2 + 0.34 * len(table.cells)) as canvas:
+        (panel,) = canvas.panels
+        for place, cell in enumerate(table.cells):
+            spread = cell.deviation if cell.num_seeds > 1 else None
+            panel.barh(place, cell.mean, 0.7, xerr=spread, color=colour_of(0), ecolor=INK, capsize=3)
+        labels = [
+            f"{cell.label} {'' if cell.num_negatives is None else cell.num_negatives}" for cell in table.cells
+        ]
+        place_bars(panel, [label.strip() for label in labels])
+        panel.grid(visible=True, axis="x")
+        panel.xaxis.set_major_formatter(PercentFormatter(1))
+        panel.set_title(score_name)
+        return canvas.finish(f"The score of every row.{_whiskers(table)}")
+
+
+def _whiskers(table: TableRecord) -> str:
+    seeds = max(cell.num_seeds for cell in table.cells)
+    return f"  Whiskers: standard deviation over {seeds} seeds." if seeds > 1 else ""
 
 
 def _draw_scheme(panel: Axes, number: int, cells: Sequence[TableCell]) -> None:

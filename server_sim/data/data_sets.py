@@ -139,7 +139,7 @@ def materialize(name: str, source: Path | None, cache: Path, progress: Progress 
         if source is None:
             raise DataSetError(
                 f"data.source is not given, and {name} is read from the folder with its published files; "
-                "name it, as in --set data.source=FOLDER"
+                "name it: --source FOLDER of fedss data, --set data.source=FOLDER of fedss simulate"
             )
         return data_set.materialize(cache, source, progress)
     if source is not None:

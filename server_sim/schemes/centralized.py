@@ -1,7 +1,7 @@
 """The Centralized reference: the same model, full softmax and plain SGD on shuffled batches of everybody's examples.
 
 It takes as many SGD steps as the federation's clients take together ("an equivalent number of model updates", A.2): one
-*round* of it walks over as many examples as the clients of a federated round hold.
+*round* of it walks over as many examples as the clients of a federated round do in all of their epochs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def train_centrally(context: RoundContext) -> float:
     training = experiment.client.local_training
     examples = in_round(context.population.train, experiment.seed, state.round_index)
     sizes = [context.population.num_examples(client_id) for client_id in context.population.client_ids]
-    examples_per_round = round(experiment.server.clients_per_round * float(np.mean(sizes)))
+    examples_per_round = round(experiment.server.clients_per_round * training.epochs * float(np.mean(sizes)))
     weights = {name: np.array(value) for name, value in state.dense.items()}
     weights |= {name: table.read_all(state.round_index) for name, table in state.tables.items()}
     # Every row is there: nothing to correct.

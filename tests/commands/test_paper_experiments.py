@@ -1,4 +1,4 @@
-"""Every experiment that is named after a paper's table or figure: the first of its runs runs on tiny data."""
+"""Every experiment on images, those named after a paper's table or figure and all others: a run of it runs on tiny data."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ from server_sim.runs.records import read_run
 from server_sim.runs.trained_model import TrainedModel, open_trained
 
 PAPERS = ("fedss-", "fedvc-")
+IMAGES = ("glyphs-", "icons-")
 NAMED = [name for name in experiment_names() if name.startswith(PAPERS)]
 SMALL = [name for name in NAMED if name.endswith("-small")]
+SMALL += [name for name in experiment_names() if name.startswith(IMAGES)]
 FULL = [name for name in NAMED if not name.endswith("-small")]
+ELSEWHERE = ("hashing-", "chitchat-", "debian-xc-", "fedmlh-", "eurlex-", "wiki10-", "lf-")
+"""On texts and on examples of several classes: `test_text_experiments` and `tests/claims/test_fedmlh` are about those."""
 CIFAR = ("cifar-10", "cifar-100")
 
 
@@ -28,6 +32,11 @@ def test_there_is_one_for_every_table() -> None:
     tables = {f"fedss-table{number}" for number in (1, 2, 3, 4)}
     tables |= {f"fedvc-table{number}" for number in (2, 3, 4, 5)}
     assert {name for table in tables for name in (table, f"{table}-small")} <= set(NAMED)
+
+
+def test_every_shipped_experiment_is_run_by_a_test() -> None:
+    left = set(experiment_names()) - {*SMALL, *FULL}
+    assert all(name.startswith(ELSEWHERE) for name in left), left
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,9 @@
 """MobileNetV2 (Sandler et al. 2018) with GroupNorm, up to the embedding: the φ of the FedVC and FedIR paper (section 6.5).
 
 The paper puts "a 64-dimensional bottleneck layer between the 1280-dimensional features and the softmax classifier", and
-GroupNorm in the place of BatchNorm: 2,305,856 parameters.  The blocks are MobileNetV3's, without squeeze-and-excite and
-with ReLU6.
+GroupNorm in the place of BatchNorm: 2,305,856 parameters.  That is for Landmarks; for iNaturalist the features go to the
+classifier as they are, which an embedding of 1280 entries asks for.  The blocks are MobileNetV3's, without
+squeeze-and-excite and with ReLU6.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ STAGES = (
 
 
 class MobileNetV2(ImageExtractor):
-    """The blocks between the stem and the 1280 features, and the bottleneck behind them."""
+    """The blocks between the stem and the 1280 features, and the bottleneck behind them, if it is one."""
 
     def __init__(self, spec: StepSpec) -> None:
         super().__init__(spec)
@@ -55,7 +56,8 @@ class MobileNetV2(ImageExtractor):
                 channels = stage.out
         self.blocks = nn.Sequential(*blocks)
         self.last = ConvNorm(channels, LAST, kernel=1, activation="relu6")
-        self.embedding = nn.Linear(LAST, spec.embedding_dim)
+        narrower = spec.embedding_dim != LAST
+        self.embedding = nn.Linear(LAST, spec.embedding_dim) if narrower else nn.Identity()
 
     def embed(self, images: Tensor) -> Tensor:
         features: Tensor = self.last(self.blocks(self.stem(images)))

@@ -13,7 +13,8 @@ from ondevice.model.extractors.extractor import ImageExtractor
 
 class TwoConvolutions(ImageExtractor):
     """The LeNet-like network of "Federated Visual Classification" section 6.5 (CIFAR): two 5x5, 64-channel convolutions,
-    each followed by 2x2 max-pooling, then fully connected layers of 384 and of the embedding's size (192 in the paper)."""
+    each followed by 2x2 max-pooling, then fully connected layers of 384 and of the embedding's size (192 in the paper), all
+    of them with ReLU: only the classifier is linear."""
 
     def __init__(self, spec: StepSpec) -> None:
         super().__init__(spec)
@@ -30,8 +31,7 @@ class TwoConvolutions(ImageExtractor):
     def embed(self, images: Tensor) -> Tensor:
         features = F.max_pool2d(F.relu(self.conv1(images)), 2)
         features = F.max_pool2d(F.relu(self.conv2(features)), 2)
-        embeddings: Tensor = self.embedding(F.relu(self.hidden(features.flatten(1))))
-        return embeddings
+        return F.relu(self.embedding(F.relu(self.hidden(features.flatten(1)))))
 
 
 class ThreeConvolutions(ImageExtractor):

@@ -106,24 +106,32 @@ def _annotated(path: Path) -> _Annotated:
             [class_of[entry["id"]] for entry in images],
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise PopulationError(
-            f"{path} is not like the published table ({type(error).__name__}: {error}); expected images, annotations "
-            "and categories"
-        ) from None
+        raise _unlike_the_published(path, error, "images, annotations and categories") from None
 
 
 def _whose_and_where(path: Path, ids: list[int]) -> tuple[list[str | None], NDArray[np.float64]]:
     """The user of each image, and its place; None and NaN where the table does not know."""
-    by_id = {entry.get("id"): entry for entry in _json(path)}
+    table = _json(path)
     users: list[str | None] = []
     places = np.full((len(ids), 2), np.nan)
-    for number, image in enumerate(ids):
-        entry = by_id.get(image, {})
-        user = entry.get("user_id")
-        users.append(None if user is None else str(user))
-        if entry.get("lat") is not None and entry.get("lon") is not None:
-            places[number] = entry["lat"], entry["lon"]
+    try:
+        by_id = {entry["id"]: entry for entry in table}
+        for number, image in enumerate(ids):
+            entry = by_id.get(image, {})
+            user = entry.get("user_id")
+            users.append(None if user is None else str(user))
+            if entry.get("lat") is not None and entry.get("lon") is not None:
+                places[number] = entry["lat"], entry["lon"]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _unlike_the_published(path, error, "a list of id, lat, lon and user_id") from None
     return users, places
+
+
+def _unlike_the_published(path: Path, error: Exception, expected: str) -> PopulationError:
+    return PopulationError(
+        f"{path} is not like the published table ({type(error).__name__}: {error}); expected {expected}: "
+        "fetch the file again"
+    )
 
 
 def _json(path: Path) -> Any:

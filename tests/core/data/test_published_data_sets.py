@@ -162,6 +162,18 @@ def test_a_split_made_from_the_tables_is_balanced_and_goes_by_user_or_place(tmp_
     assert len(by_user.test) == 6
 
 
+@pytest.mark.parametrize(
+    "locations", ['{"id": 1}', '[{"user_id": 1}]', "[[1]]", '[{"id": 3, "lat": "N", "lon": 0}]']
+)
+def test_a_table_of_places_that_is_none_is_told(tmp_path: Path, locations: str) -> None:
+    write_inaturalist_tables(tmp_path / "source")
+    (tmp_path / "source/train2017_locations.json").write_text(locations)
+    with pytest.raises(
+        PopulationError, match=r"locations\.json is not like .* expected a list of id, lat, lon and user_id"
+    ):
+        materialize("inaturalist-geo-100", tmp_path / "source", tmp_path / "cache")
+
+
 def test_balancing_keeps_as_many_of_every_class_and_drops_the_small_ones() -> None:
     classes = ["a"] * 7 + ["b"] * 5 + ["c"] * 4
     kept = balanced(classes, np.random.default_rng(0), per_class=5)

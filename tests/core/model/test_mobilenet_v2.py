@@ -24,6 +24,18 @@ def test_it_has_the_parameters_of_the_original_without_its_classifier_and_a_bott
     assert count == 3_504_872 - (1280 * 1000 + 1000) + (1280 * 64 + 64) == 2_305_856
 
 
+def test_an_embedding_as_wide_as_the_features_is_the_features() -> None:
+    """The paper's bottleneck is for Landmarks; iNaturalist has the 1280 features and the classifier behind them."""
+    spec = StepSpec("mobilenet_v2", 1280, (3, 64, 64))
+    count = sum(value.size for value in initial_parameters(spec, 0).values())
+    assert count == 3_504_872 - (1280 * 1000 + 1000)
+    network = build_extractor(spec)
+    assert isinstance(network, MobileNetV2)
+    images = torch.rand(2, 3, 64, 64)
+    expected = network.last(network.blocks(network.stem(images))).mean((2, 3))
+    torch.testing.assert_close(network.embed(images), expected)
+
+
 def test_the_last_two_layers_or_all_of_them_learn() -> None:
     last_two = StepSpec("mobilenet_v2", 64, (3, 64, 64), train="last-two")
     weights = initial_parameters(SPEC, 0)

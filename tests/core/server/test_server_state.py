@@ -147,6 +147,30 @@ def test_centralized_training_changes_the_state_once_when_it_is_done(tmp_path: P
     assert tiny.state.round_index == 1
 
 
+@pytest.mark.parametrize("epochs", [1, 5])
+def test_centralized_training_takes_the_steps_of_the_clients_together(tmp_path: Path, epochs: int) -> None:
+    """Batches of 4 of 11 examples, as often as a client passes over its own."""
+    tiny = TinyFederation()
+    context = centralized_round(tiny, tiny.backend, tmp_path)
+    counted = Counting(tiny)
+    changes = {"client.epochs": epochs}
+    train_centrally(replace(context, backend=counted, experiment=context.experiment.overridden(changes)))
+    assert counted.num_steps == -(-11 * epochs // 4)
+
+
+class Counting:
+    """Eager torch, whose steps are counted."""
+
+    def __init__(self, tiny: TinyFederation) -> None:
+        self._backend, self.num_steps = tiny.backend, 0
+        self.signature, self.micro_batch = tiny.backend.signature, None
+        self.embed = tiny.backend.embed
+
+    def step(self, arrays: Arrays) -> Arrays:
+        self.num_steps += 1
+        return self._backend.step(arrays)
+
+
 def centralized_round(tiny: TinyFederation, backend: Backend, folder: Path) -> RoundContext:
     """Batches of 4 of the 11 examples that one client of a round has on average: three steps."""
     settings = ["scheme.name=centralized", "client.batch_size=4", "client.learning_rate=0.1"]
