@@ -9,7 +9,9 @@ import json
 import multiprocessing
 import os
 import signal
+import struct
 import threading
+from contextlib import suppress
 
 import torch
 
@@ -21,16 +23,20 @@ from server_sim.engines.message_pipe import MessagePipe, PipeClosed
 
 READY, QUESTION, UPDATE, FAILURE = b"+", b"q", b"u", b"f"
 """What a client's side says."""
-PLAN, ANSWER, REFUSED = b"p", b"a", b"-"
-"""What the server says; the last to a bad question."""
+PLAN, CLIENT, ANSWER, REFUSED = b"p", b"c", b"a", b"-"
+"""What the server says: a plan and its first client, the next client of that plan, an answer; the last to a bad question."""
+CLIENT_ID = struct.Struct("!Q")
 
 
 class _Refused(Exception):
     """The server did not take a question: the conversation is over."""
 
 
-def work(pipe: MessagePipe, open_clients: OpenClients) -> None:
-    """The worker process: conversations until the pipe closes."""
+def work(pipe: MessagePipe, open_clients: OpenClients, core: int | None = None) -> None:
+    """The worker process: conversations until the pipe closes, on that core if there is one for it."""
+    if core is not None:
+        with suppress(OSError):  # it may have been taken away from us meanwhile
+            os.sched_setaffinity(0, {core})
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to act on
     threading.Thread(target=_end_with_the_server, daemon=True).start()
     torch.set_num_threads(1)
@@ -47,10 +53,14 @@ def work(pipe: MessagePipe, open_clients: OpenClients) -> None:
     try:
         pipe.send(READY)
         while True:
-            _, message = pipe.receive()
-            envelope, plan = wire.plan_from_bytes(message)
+            kind, message = pipe.receive()
+            if kind == PLAN:
+                envelope, plan = wire.plan_from_bytes(message)
+                client_id = envelope.client_id
+            else:
+                (client_id,) = CLIENT_ID.unpack(message)
             try:
-                pipe.send(UPDATE, clients(envelope.client_id).converse(plan, ask))
+                pipe.send(UPDATE, clients(client_id).converse(plan, ask))
             except PipeClosed:
                 return
             except _Refused:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable
@@ -119,6 +120,27 @@ def test_worker_processes_give_the_same_bytes_as_one_process() -> None:
             other = run_round(parallel.state, plan, [3, 0, 1, 2], link, parallel.aggregator())
             assert one == other
     assert state_bytes(serial) == state_bytes(parallel)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_workers_stay_on_a_core_each_if_there_are_as_many_as_cores(
+    num_workers: int, tiny: TinyFederation
+) -> None:
+    cores = os.sched_getaffinity(0)
+    two = set(sorted(cores)[:2])
+    if len(two) < 2:
+        pytest.skip("there is one core")
+    os.sched_setaffinity(0, two)
+    try:
+        with WorkerLink(TinyClients(), num_workers, client_timeout=60) as link:
+            run_round(tiny.state, PLAN, [0, 1, 2, 3], link, tiny.aggregator())
+            places = [os.sched_getaffinity(worker.pid or 0) for worker in multiprocessing.active_children()]
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert sorted(map(sorted, places)) == (
+        [sorted(two)] if num_workers == 1 else [[core] for core in sorted(two)]
+    )
 
 
 @pytest.mark.slow

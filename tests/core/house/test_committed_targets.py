@@ -52,10 +52,12 @@ def test_a_simulated_round_takes_no_more_than_a_bare_loop_and_less_than_others(w
     assert ratios["ours"] == min(ratios.values())
 
 
-def test_two_workers_bring_what_two_cores_give() -> None:
-    to_one, _, to_bound = json.loads((RESULTS / "workers.json").read_text())
+def test_two_workers_give_1_8_times_the_updates_of_one_process() -> None:
+    to_one, apart, to_bound = json.loads((RESULTS / "workers.json").read_text())
     assert to_one["ratio"] >= to_one["at_least"] == 1.8
-    assert to_bound["ratio"] > 0.95
+    # The run had two cores: what shares nothing came near twice the speed.
+    assert apart["ratio"] > 1.9
+    assert to_bound["ratio"] > 0.9
 
 
 @pytest.mark.parametrize(
