@@ -120,7 +120,9 @@ def export(
     except (ValueError, FileExistsError) as error:
         raise UsageError(str(error)) from error
     if start is not None and not start.is_file():
-        raise ArtifactError(f"{start} is not a file; expected safetensors or a torch checkpoint")
+        raise ArtifactError(
+            f"{start} is not a file; expected safetensors, such as a run's state.safetensors, or a torch checkpoint"
+        )
     # Both import torch, which nothing before needs.
     from export.pipeline import export_artifact
     from ondevice.model.objectives import check_objective

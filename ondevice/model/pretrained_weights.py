@@ -179,7 +179,9 @@ def _reshaped(tensor: FloatArray, shape: tuple[int, ...], what: str) -> FloatArr
 def _read(path: Path) -> dict[str, FloatArray]:
     """float32 arrays by name; containers and wrappers that training scripts add are taken off."""
     if not path.is_file():
-        raise ArtifactError(f"{path} is not a file; expected safetensors or a torch checkpoint")
+        raise ArtifactError(
+            f"{path} is not a file; expected safetensors, such as a run's state.safetensors, or a torch checkpoint"
+        )
     if path.suffix == ".safetensors":
         try:
             named, metadata = safetensors_file.from_bytes(path.read_bytes())
