@@ -111,8 +111,10 @@ def main() -> None:
             ["git", "archive", options.against], cwd=HERE, capture_output=True, check=True
         )
         subprocess.run(["tar", "x", "-C", str(other)], input=archive.stdout, check=True)
+        # Absolute: each tree's processes run in that tree.
+        artifacts = (options.artifacts or Path(scratch)).resolve()
         for size in options.size or SIZES:
-            rows.append(_race(size, other, options.artifacts or Path(scratch), options))
+            rows.append(_race(size, other, artifacts, options))
             _show(rows[-1:])
     if options.out:
         _write(options.out, [asdict(row) for row in rows])
@@ -138,7 +140,7 @@ def _race(size: str, other: Path, folder: Path, options: argparse.Namespace) -> 
     artifacts = {HERE: folder / f"{size}-here", other: folder / f"{size}-{options.against}"}
     for tree, artifact in artifacts.items():
         if not artifact.exists():
-            _fedss(tree, "export", *sizes, "--out", str(artifact.resolve()))
+            _fedss(tree, "export", *sizes, "--out", str(artifact))
     with ExitStack() as stack:
         contenders = [
             Contender(tree, artifacts[tree], runtime, int(batch), options.threads)

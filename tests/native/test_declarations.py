@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -123,3 +124,12 @@ def test_a_kernel_is_listed_once_and_called_by_an_operator_or_by_the_runtime() -
     for name in ("operators/work_sharing.h", "runtime/peak.cpp"):
         called |= set(re.findall(r"kernels\(\)\.(\w+)\(", (SOURCE_FOLDER / name).read_text()))
     assert sorted(names) == sorted(called)
+
+
+def test_every_kernel_is_compared_with_a_plain_reference() -> None:
+    """In every build (`conftest.py`): a test that takes the kernels calls it."""
+    names = {signature.name for signature in kernel_signatures()}
+    tests = "".join(path.read_text() for path in sorted(Path(__file__).parent.glob("test_*.py")))
+    called = set(re.findall(r"\bkernels\.(\w+)\(", tests))
+    # It measures the processor's peak, and computes nothing.
+    assert names - called == {"multiply_adds"}

@@ -7,6 +7,7 @@
 #include "kernels/depthwise/depthwise.h"
 #include "kernels/registers/activation.h"
 #include "kernels/registers/interleave.h"
+#include "kernels/registers/lane_affine.h"
 #include "kernels/registers/scratch.h"
 
 namespace fedss::FEDSS_ISA::narrow {
@@ -128,15 +129,9 @@ void interleave_value(
     const Value& value, const LaneRows<const float>& channels, int64_t first, int64_t end, int64_t image, float* to) {
   const LaneRows<const float> planes = channels.plus(image * value.shape.plane());
   if (!value.gamma) return interleave(planes, value.shape.plane(), to);
-  Vector scale, shift;
-  for (int64_t lane = 0; lane < kLanes; lane++) {
-    const int64_t channel = first + lane < end ? first + lane : end - 1;
-    const PlaneAffine affine = plane_affine(value, channel, group_of(value, channel), image);
-    scale[lane] = affine.scale;
-    shift[lane] = affine.shift;
-  }
+  const LaneAffine affine = lane_affine(value, first, end, image);
   with_activation(value.activation, [&]<Activation A>() {
-    interleave(planes, value.shape.plane(), to, ActivatedAffine<A, Vector>(scale, shift));
+    interleave(planes, value.shape.plane(), to, ActivatedAffine<A, Vector>(affine.scale, affine.shift));
   });
 }
 

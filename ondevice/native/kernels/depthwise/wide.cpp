@@ -12,6 +12,7 @@
 
 #include "kernels/depthwise/depthwise.h"
 #include "kernels/registers/activation.h"
+#include "kernels/registers/columns.h"
 #include "kernels/registers/scratch.h"
 #include "kernels/registers/sums.h"
 
@@ -58,16 +59,6 @@ class Taps {
   Vector taps_[K * K];
 #endif
 };
-
-// The even and the odd columns of two registers.
-#if defined(__AVX2__)
-constexpr Mask kEven = {0, 2, 4, 6, 8, 10, 12, 14}, kOdd = {1, 3, 5, 7, 9, 11, 13, 15};
-// And the way back: the columns of both halves in turn.
-constexpr Mask kFirst = {0, 8, 1, 9, 2, 10, 3, 11}, kSecond = {4, 12, 5, 13, 6, 14, 7, 15};
-#else
-constexpr Mask kEven = {0, 2, 4, 6}, kOdd = {1, 3, 5, 7};
-constexpr Mask kFirst = {0, 4, 1, 5}, kSecond = {2, 6, 3, 7};
-#endif
 
 // The geometry of a frame for input planes [height, width] and taps of a K x K kernel at stride S.
 template <int K, int S>

@@ -7,6 +7,8 @@
 // The sums come first; u is kept meanwhile where x' will be.
 #include "kernels/norms/small_planes.h"
 #include "kernels/registers/activation.h"
+#include "kernels/registers/interleave.h"
+#include "kernels/registers/scratch.h"
 #include "kernels/registers/sums.h"
 
 namespace fedss::FEDSS_ISA {
@@ -33,6 +35,26 @@ struct PartOfGradient {
     return T{} + shift;
   }
 };
+
+// The same of a plane of each of some channels, from `first` on.
+template <Form F>
+struct LaneGradient {
+  Vector scale, shift;
+
+  LaneGradient(const PlaneGradient& g, Shape shape, int64_t image, int64_t first, int64_t end)
+      : scale(g.scale ? load_lanes(g.scale + image * shape.channels, first, end) : broadcast(1)),
+        shift(g.shift ? load_lanes(g.shift + image * shape.channels, first, end) : Vector{}) {}
+
+  Vector at() const { return shift; }
+  Vector at(Vector pixel) const { return F == Form::planes ? pixel : pixel * scale + shift; }
+};
+
+// 1 in as many lanes, 0 in the others.
+inline Vector lanes_before(int64_t count) {
+  Vector ones = broadcast(1);
+  for (int64_t lane = count; lane < kLanes; lane++) ones[lane] = 0;
+  return ones;
+}
 
 struct Outputs {
   float *x, *gamma, *beta;
@@ -101,125 +123,57 @@ void gradient_of_planes(const PlaneGradient& gradient, const Value& value, int64
   }
 }
 
-// The gradient along a row of images: as it lies in memory, or computed into `row`.
-template <Form F>
-inline const float* row_of(const PlaneGradient& gradient, Shape shape, int64_t channel, Images images, float* row) {
-  const int64_t plane = shape.plane();
-  if constexpr (F == Form::planes) return gradient.planes + channel * shape.row() + images.first * plane;
-  for (int64_t image = images.first; image < images.last; image++) {
-    const PartOfGradient<F> g(gradient, shape, channel, image);
-    float* to = row + (image - images.first) * plane;
-    if constexpr (F == Form::shift) {
-      spread(g.shift, plane, to);
-    } else {
-      for_each_lane(plane, [&](int64_t i, auto kind) { store_as(to + i, g.at(i, kind)); });
-    }
-  }
-  return row;
-}
-
-// What belongs to an image, along its part of a row; and what is summed up there.
-struct Rows {
-  float mean[kRow], r[kRow], u_sum[kRow], u_x_sum[kRow], of_x[kRow], constant[kRow];
-  float gradient[2][kRow];
-};
-
-// Keeps u of N channels, from `channel` on, and adds it to all sums.
-template <Activation A, Form F, int N>
-inline void add_channels(
-    const PlaneGradient& gradient, const Value& value, int64_t channel, Images images, Outputs out, Rows& rows) {
-  const Shape shape = value.shape;
-  const int64_t size = (images.last - images.first) * shape.plane();
-  const int64_t at = channel * shape.row() + images.first * shape.plane();
-  const float *x[N], *g[N];
-  float *u_kept[N], gamma[N];
-  AffineSlope<A> slope[N];
-  Vector u_sum[N] = {}, u_x_sum[N] = {};
-  float u_rest[N] = {}, u_x_rest[N] = {};
-  for (int n = 0; n < N; n++) {
-    x[n] = value.x + at + n * shape.row();
-    u_kept[n] = out.x + at + n * shape.row();
-    g[n] = row_of<F>(gradient, shape, channel + n, images, rows.gradient[n]);
-    gamma[n] = value.gamma[channel + n];
-    slope[n] = AffineSlope<A>(gamma[n], value.beta[channel + n]);
-  }
-  const auto add = [&](int64_t i, auto kind, auto& u_sums, auto& u_x_sums) __attribute__((always_inline)) {
-    const auto mean = load_as(rows.mean + i, kind), r = load_as(rows.r + i, kind);
-    auto u_of_row = load_as(rows.u_sum + i, kind), u_x_of_row = load_as(rows.u_x_sum + i, kind);
-#pragma GCC unroll 2
-    for (int n = 0; n < N; n++) {
-      const auto normalised = (load_as(x[n] + i, kind) - mean) * r;
-      const auto u = slope[n].times(load_as(g[n] + i, kind), normalised), u_x = u * normalised;
-      store_as(u_kept[n] + i, u);
-      u_sums[n] += u;
-      u_x_sums[n] += u_x;
-      u_of_row += u * gamma[n];
-      u_x_of_row += u_x * gamma[n];
-    }
-    store_as(rows.u_sum + i, u_of_row);
-    store_as(rows.u_x_sum + i, u_x_of_row);
-  };
-  int64_t i = 0;
-  for (; i + kLanes <= size; i += kLanes) add(i, Vector{}, u_sum, u_x_sum);
-  for (; i < size; i++) add(i, 0.0f, u_rest, u_x_rest);
-  for (int n = 0; n < N; n++) {
-    out.beta[channel + n] += sum_of(u_sum[n]) + u_rest[n];
-    out.gamma[channel + n] += sum_of(u_x_sum[n]) + u_x_rest[n];
-  }
-}
-
-// x' where u was kept.
-template <int N>
-inline void finish_channels(const Value& value, int64_t channel, Images images, const Rows& rows, float* x_gradient) {
-  const Shape shape = value.shape;
-  const int64_t at = channel * shape.row() + images.first * shape.plane();
-  const float* x[N];
-  float *u[N], gamma[N];
-  for (int n = 0; n < N; n++) {
-    x[n] = value.x + at + n * shape.row();
-    u[n] = x_gradient + at + n * shape.row();
-    gamma[n] = value.gamma[channel + n];
-  }
-  for_each_lane((images.last - images.first) * shape.plane(), [&](int64_t i, auto kind) {
-    const auto mean = load_as(rows.mean + i, kind), r = load_as(rows.r + i, kind);
-    const auto of_x = load_as(rows.of_x + i, kind), constant = load_as(rows.constant + i, kind);
-#pragma GCC unroll 2
-    for (int n = 0; n < N; n++) {
-      const auto of_group = (load_as(x[n] + i, kind) - mean) * of_x + constant;
-      store_as(u[n] + i, load_as(u[n] + i, kind) * r * gamma[n] + of_group);
-    }
-  });
-}
-
-// Below this many pixels: those of 6 x 6 take fewer instructions on their own.
-constexpr int64_t kRowsBelow = 32;
-
-// The same for small planes, all images of a channel side by side and two channels at a time.
+// The same for small planes, a register of channels at a time: no sum runs across lanes until all of a group is added
+// up, and there is hardly anything to do per plane.  u and x - mean are `kept` meanwhile, side by side.
 template <Activation A, Form F>
-void gradient_of_rows(const PlaneGradient& gradient, const Value& value, int64_t group, Images images, Outputs out) {
+void gradient_of_lanes(
+    const PlaneGradient& gradient, const Value& value, int64_t group, Images images, Outputs out, float* kept) {
+  const Shape shape = value.shape;
   const GroupMoments moments(value, group);
-  const int64_t plane = value.shape.plane(), channels = value.shape.channels / value.groups;
-  const int64_t size = (images.last - images.first) * plane;
-  Rows rows;
-  std::memset(rows.u_sum, 0, size * sizeof(float));
-  std::memset(rows.u_x_sum, 0, size * sizeof(float));
+  const int64_t plane = shape.plane(), row = shape.row(), channels = shape.channels / value.groups;
+  const int64_t begin = group * channels, end = begin + channels;
   for (int64_t image = images.first; image < images.last; image++) {
-    spread(moments.mean[image], plane, rows.mean + (image - images.first) * plane);
-    spread(moments.r[image], plane, rows.r + (image - images.first) * plane);
+    const float mean = moments.mean[image], r = moments.r[image];
+    const int64_t at = image * plane;
+    Vector u_of_group = {}, u_x_of_group = {};  // gamma u and gamma u (x - mean)
+    float* to = kept;
+    for (int64_t first = begin; first < end; first += kLanes) {
+      const Vector gamma = load_lanes(value.gamma, first, end);
+      const AffineSlope<A, Vector> slope(gamma * r, load_lanes(value.beta, first, end));
+      const LaneGradient<F> g(gradient, shape, image, first, end);
+      Vector u_sum = {}, u_x_sum = {};
+      const auto add = [&](int64_t, Vector x, auto... given) __attribute__((always_inline)) {
+        const Vector centred = x - mean, u = slope.times(g.at(given...), centred);
+        store(to, u);
+        store(to + kLanes, centred);
+        to += 2 * kLanes;
+        u_sum += u;
+        u_x_sum += u * centred;
+      };
+      const LaneRows<const float> x(value.x + at, row, first, end);
+      if constexpr (F == Form::shift) {
+        for_each_pixel(plane, add, x);
+      } else {
+        for_each_pixel(plane, add, x, LaneRows<const float>(gradient.planes + at, row, first, end));
+      }
+      store_lanes(out.beta, first, end, load_lanes(out.beta, first, end) + u_sum);
+      store_lanes(out.gamma, first, end, load_lanes(out.gamma, first, end) + u_x_sum * r);
+      const Vector counted = gamma * lanes_before(end - first);
+      u_of_group += counted * u_sum;
+      u_x_of_group += counted * u_x_sum;
+    }
+    const Correction correction(sum_of(u_of_group), sum_of(u_x_of_group), r, static_cast<double>(channels * plane));
+    const float* from = kept;
+    for (int64_t first = begin; first < end; first += kLanes) {
+      const Vector scale = load_lanes(value.gamma, first, end) * r;
+      separate(plane, LaneRows<float>(out.x + at, row, first, end), [&](int64_t) __attribute__((always_inline)) {
+        const Vector of_group = load(from + kLanes) * correction.of_x + correction.constant;
+        const Vector x_gradient = load(from) * scale + of_group;
+        from += 2 * kLanes;
+        return x_gradient;
+      });
+    }
   }
-  for_each_channel<2>(channels, [&]<int N>(int64_t channel) {
-    add_channels<A, F, N>(gradient, value, group * channels + channel, images, out, rows);
-  });
-  for (int64_t image = images.first; image < images.last; image++) {
-    const int64_t at = (image - images.first) * plane;
-    const double u = sum_of(rows.u_sum + at, plane), u_x = sum_of(rows.u_x_sum + at, plane), r = moments.r[image];
-    const Correction correction(u, u_x / r, r, static_cast<double>(channels * plane));
-    spread(correction.of_x, plane, rows.of_x + at);
-    spread(correction.constant, plane, rows.constant + at);
-  }
-  for_each_channel<2>(channels, [&]<int N>(int64_t channel) {
-    finish_channels<N>(value, group * channels + channel, images, rows, out.x);
-  });
 }
 
 }  // namespace
@@ -232,9 +186,14 @@ void group_norm_gradient(
   for (int64_t channel = begin * channels; channel < end * channels; channel++)
     gamma_gradient[channel] = beta_gradient[channel] = 0;
   const auto of_form = [&]<Activation A, Form F>() {
-    const auto gradient_of = value.shape.plane() < kRowsBelow ? gradient_of_rows<A, F> : gradient_of_planes<A, F>;
+    const bool small = is_small(value.shape);
+    const int64_t in_registers = (channels + kLanes - 1) / kLanes * kLanes;
+    Scratch kept(small ? 2 * in_registers * value.shape.plane() : 1);
     for (int64_t group = begin; group < end; group++)
-      for_each_run_of_images(value.shape, [&](Images images) { gradient_of(gradient, value, group, images, out); });
+      for_each_run_of_images(value.shape, [&](Images images) {
+        if (small) return gradient_of_lanes<A, F>(gradient, value, group, images, out, kept.data());
+        gradient_of_planes<A, F>(gradient, value, group, images, out);
+      });
   };
   with_activation(value.activation, [&]<Activation A>() {
     if (!gradient.planes) return of_form.template operator()<A, Form::shift>();

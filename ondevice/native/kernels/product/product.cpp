@@ -15,7 +15,7 @@ namespace fedss::FEDSS_ISA {
 namespace {
 
 constexpr int64_t kPanels = 4;      // of kDepthBlock, packed at a time; more of them where the depth is less
-constexpr int64_t kRowBlock = 128;  // packed at a time
+constexpr int64_t kRowBlock = 128;  // of kDepthBlock, packed at a time; more of them where the depth is less
 
 inline int64_t smaller_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -124,9 +124,12 @@ void multiply_packed(const Product& p, const Block& all) {
       multiply_block(p, block, nullptr);
       continue;
     }
-    for (int64_t row = all.first_row; row < all.last_row; row += kRowBlock) {
+    // `b` is packed anew for every block of rows.
+    const int64_t together =
+        block.depth ? kRowBlock * kDepthBlock / filled_up(block.depth) / kStrip * kStrip : kRowBlock;
+    for (int64_t row = all.first_row; row < all.last_row; row += together) {
       block.first_row = row;
-      block.last_row = smaller_of(row + kRowBlock, all.last_row);
+      block.last_row = smaller_of(row + together, all.last_row);
       pack<kStrip>(at(p.a, row, depth).transposed(), block.depth, block.last_row - row, packed_a);
       multiply_block(p, block, packed_a);
     }

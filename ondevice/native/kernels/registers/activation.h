@@ -87,12 +87,11 @@ class ActivatedAffine {
   Coefficient scale_, shift_;
 };
 
-// gradient * activation'(x scale + shift)
-template <Activation A>
+// gradient * activation'(x scale + shift), scale and shift as above.
+template <Activation A, class Coefficient = float>
 class AffineSlope {
  public:
-  AffineSlope() = default;
-  AffineSlope(float scale, float shift)
+  AffineSlope(Coefficient scale, Coefficient shift)
       : scale_(A == Activation::hardswish ? scale * (1.0f / 3) : scale),
         shift_(A == Activation::hardswish ? shift * (1.0f / 3) + 0.5f : shift) {}
 
@@ -111,7 +110,7 @@ class AffineSlope {
   }
 
  private:
-  float scale_ = 0, shift_ = 0;
+  Coefficient scale_, shift_;
 };
 
 // Calls body with the activation as a compile-time constant.

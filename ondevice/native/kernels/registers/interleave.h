@@ -68,34 +68,68 @@ inline void turn(Vector (&v)[4]) {
   v[3] = zip_high(even_high, odd_high);
 }
 
+// Four pixels of each channel, a register per pixel.
+struct Pixels {
+  Vector pixel[4];
+};
+
+inline __attribute__((always_inline)) Pixels pixels_of(const LaneRows<const float>& rows, int64_t at) {
+  Pixels four;
+  for (int lane = 0; lane < 4; lane++) four.pixel[lane] = load_quads(rows.row + lane, at);
+  turn(four.pixel);
+  return four;
+}
+
+// Calls body(i, pixel i of the channels of `rows`...).
+template <class Body, class... Rows>
+inline __attribute__((always_inline)) void for_each_pixel(int64_t count, Body body, const Rows&... rows) {
+  int64_t i = 0;
+  const auto four = [&](const auto&... given) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+    for (int next = 0; next < 4; next++) body(i + next, given.pixel[next]...);
+  };
+  for (; i + 4 <= count; i += 4) four(pixels_of(rows, i)...);
+  for (; i < count; i++) body(i, lanes_of(rows, i)...);
+}
+
 // to[i * kLanes + lane] = value(rows[lane][i])
 template <class Body>
 inline void interleave(const LaneRows<const float>& rows, int64_t count, float* to, Body value) {
-  int64_t i = 0;
-  for (; i + 4 <= count; i += 4) {
-    Vector v[4];
-    for (int lane = 0; lane < 4; lane++) v[lane] = load_quads(rows.row + lane, i);
-    turn(v);
-    for (int pixel = 0; pixel < 4; pixel++) store(to + (i + pixel) * kLanes, value(v[pixel]));
-  }
-  for (; i < count; i++) store(to + i * kLanes, value(lanes_of(rows, i)));
+  for_each_pixel(count, [&](int64_t i, Vector pixel) { store(to + i * kLanes, value(pixel)); }, rows);
 }
 
 inline void interleave(const LaneRows<const float>& rows, int64_t count, float* to) {
-  interleave(rows, count, to, [](Vector value) { return value; });
+  interleave(rows, count, to, [](Vector pixel) { return pixel; });
 }
 
-// The way back.
-inline void separate(const float* from, int64_t count, const LaneRows<float>& rows) {
+// The way back: rows[lane][i] = pixel(i)[lane]
+template <class Body>
+inline __attribute__((always_inline)) void separate(int64_t count, const LaneRows<float>& rows, Body pixel) {
   int64_t i = 0;
   for (; i + 4 <= count; i += 4) {
     Vector v[4];
-    for (int pixel = 0; pixel < 4; pixel++) v[pixel] = load(from + (i + pixel) * kLanes);
+    for (int next = 0; next < 4; next++) v[next] = pixel(i + next);
     turn(v);
     for (int lane = 0; lane < 4; lane++) store_quads(rows.row + lane, i, v[lane]);
   }
-  for (; i < count; i++)
-    for (int lane = 0; lane < kLanes; lane++) rows.row[lane][i] = from[i * kLanes + lane];
+  for (; i < count; i++) {
+    const Vector last = pixel(i);
+    for (int lane = 0; lane < kLanes; lane++) rows.row[lane][i] = last[lane];
+  }
+}
+
+inline void separate(const float* from, int64_t count, const LaneRows<float>& rows) {
+  separate(count, rows, [&](int64_t i) { return load(from + i * kLanes); });
+}
+
+// A number per channel, of channels first, first + 1, ...; there may be fewer than kLanes before `end` (see above).
+inline Vector load_lanes(const float* numbers, int64_t first, int64_t end) {
+  if (first + kLanes <= end) return load(numbers + first);
+  return lanes_of(LaneRows<const float>(numbers, 1, first, end), 0);
+}
+inline void store_lanes(float* numbers, int64_t first, int64_t end, Vector value) {
+  if (first + kLanes <= end) return store(numbers + first, value);
+  for (int64_t lane = 0; first + lane < end; lane++) numbers[first + lane] = value[lane];
 }
 
 }  // namespace fedss::FEDSS_ISA
