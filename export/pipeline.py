@@ -23,7 +23,7 @@ from export.cost.scope import explain_scope
 from export.lowering import lower
 from export.proof.golden import build_step, draw_features, expected_step, float64_copy
 from export.proof.golden_images import KINDS
-from export.proof.parity import check_parity
+from export.proof.parity import ParityFailed, check_parity
 from export.recipe import LARGEST_MICRO_BATCH, ExportRecipe, check_target
 from ondevice.backends.eager import initial_parameters
 from ondevice.backends.opening import WITHOUT_TORCH, Runtime
@@ -33,6 +33,7 @@ from ondevice.contract.artifact import (
     INITIAL,
     MEGABYTE,
     Artifact,
+    ArtifactError,
     open_artifact,
     rewrite_manifest,
     write_artifact,
@@ -86,6 +87,7 @@ def export_artifact(
         artifact = write_artifact(
             directory / "artifact", _manifest(recipe, step, bounds, programs), files | _merged(programs)
         )
+        _check_golden(artifact)
         parity: dict[str, Parity] = {}
         for runtime in recipe.runtimes:
             report(f"checking {runtime} against float64")
@@ -163,6 +165,17 @@ def _expected_steps(step: TrainStep, bounds: Bounds, seed: int) -> list[GoldenSt
     at_once = min(micro_batch, GOLDEN_EXAMPLES)
     first, *others = (some(start, at_once, min(GOLDEN_ROWS, most)) for start in range(0, len(KINDS), at_once))
     return [first, *others, some(0, 1, 1), some(0, micro_batch, most)]
+
+
+def _check_golden(artifact: Artifact) -> None:
+    """As every device will read it: one that is refused there must not be published."""
+    try:
+        artifact.golden()
+    except ArtifactError as error:
+        raise ParityFailed(
+            f"float32 is too far from the truth for any runtime to be proven by it ({error}); nothing was published. "
+            "Start from other weights, or normalise what the network sums up"
+        ) from error
 
 
 def _memory(artifact: Artifact, programs: Programs, report: Report) -> Iterator[MemoryFigure]:

@@ -121,11 +121,16 @@ def roundings_of(extractor: nn.Module, features: Features) -> list[Tensor]:
 
 
 def neighbour_of(network: Network, random: np.random.Generator) -> Network:
-    """In single precision, with every weight replaced by the next number above or below it."""
+    """In single precision, with every weight replaced by the next number above or below it.
+
+    A weight of 0 stays what it is, since no rounding moves it: where a network starts its blocks with a scale of 0, their
+    outputs lie exactly on the kinks behind them.
+    """
     neighbour = copy.deepcopy(network).float()
     for tensor in neighbour.parameters():
         direction = random.choice(np.array([-np.inf, np.inf], np.float32), tuple(tensor.shape))
-        tensor.data = torch.nextafter(tensor.data, torch.from_numpy(np.asarray(direction)))
+        moved = torch.nextafter(tensor.data, torch.from_numpy(np.asarray(direction)))
+        tensor.data = torch.where(tensor.data == 0, 0.0, moved)
     return neighbour
 
 

@@ -28,6 +28,7 @@ from ondevice.contract import safetensors_file
 from ondevice.contract.golden_bounds import check_golden_step
 from ondevice.contract.golden_step import check_golden, golden_from_tensors, golden_to_tensors
 from ondevice.contract.vocabulary import EXCLUDED, IMAGES, StepSpec
+from ondevice.model.extractors.foreign import give
 
 SPEC = StepSpec("mobilenet_v3_small", embedding_dim=8, image_shape=(3, 32, 32))
 
@@ -131,6 +132,27 @@ def test_a_plane_that_is_off_by_more_than_its_tensor_is_measured_by_itself() -> 
     others = torch.cat([rounding[0].flatten(), rounding[1, :2].flatten()])
     assert torch.equal(others, others[:1].expand(5))
     assert rounding[1, 2] > 2 * others[0]
+
+
+class StartsAtNothing(torch.nn.Module):
+    """A block whose last scale is 0 at first, as timm's ResNets have it: its sum lies on the kink wherever its input is 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.block = torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(4, 4, 1)
+        self.scale = torch.nn.Parameter(torch.zeros(4, 1, 1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.stem(images))
+        return torch.relu(x + self.scale * self.block(x))
+
+
+def test_a_weight_of_zero_is_no_rounding_away_from_others() -> None:
+    spec = StepSpec(give(StartsAtNothing()), 4, (3, 8, 8))
+    step = float64_copy(build_step(spec, initial_parameters(spec, 0)))
+    golden = expected_step(step, draw_features(step, 2, seed=0), 4, seed=0)
+    scale = "model.scale"
+    assert golden.eager_distance[scale] < 1e-4 * np.linalg.norm(golden.gradients[scale])
 
 
 @pytest.mark.parametrize("train", ["all", "last-two", "head"])
