@@ -33,5 +33,5 @@ class BinaryCrossEntropy:
         targets = arrays[TARGETS].to(embeddings.dtype)
         losses = F.softplus(embeddings) - targets * embeddings
         # Part by part: many numbers of one size, added to a large sum one by one, are all rounded the same way.
-        parts = F.pad(losses, (0, -self._num_outputs % _PART)).unflatten(1, (-1, _PART))
+        parts: Tensor = F.pad(losses, (0, -self._num_outputs % _PART)).unflatten(1, (-1, _PART))
         return parts.sum(2).sum(1)
