@@ -40,6 +40,7 @@ def best_evaluations(groups: Sequence[RunGroup]) -> Finding:
     rows: list[Row] = []
     for group in groups:
         scores, rounds, sent = [], [], []
+        measures: list[dict[str, float]] = []
         for run in group.runs:
             evaluated = [line for line in run.rounds if line.score is not None]
             if not evaluated:
@@ -49,6 +50,7 @@ def best_evaluations(groups: Sequence[RunGroup]) -> Finding:
             scores.append(score)
             rounds.append(evaluated[at].round + 1)
             sent.append(volume)
+            measures.append(evaluated[at].measures)
         if scores:
             rows.append(
                 {
@@ -57,6 +59,9 @@ def best_evaluations(groups: Sequence[RunGroup]) -> Finding:
                     "rounds": statistics.fmean(rounds),
                     "bytes": statistics.fmean(sent),
                     "num_seeds": len(scores),
+                    "measures": {
+                        name: statistics.fmean(told[name] for told in measures) for name in measures[0]
+                    },
                 }
             )
     cells = [

@@ -17,7 +17,8 @@ from export.proof.parity import ParityFailed
 from export.recipe import ExportRecipe, check_target
 from export.unsupported_operator import UnsupportedOperator
 from fedss.api.callbacks import Note, unheard
-from fedss.api.errors import CheckFailed, UsageError, WrongArgument
+from fedss.api.errors import CheckFailed, UsageError
+from fedss.api.widths import widths_of
 from ondevice.backends.opening import WITHOUT_TORCH, Runtime, open_backend
 from ondevice.contract.artifact import Artifact, ArtifactError
 from ondevice.contract.artifact import open_artifact as open_artifact_folder
@@ -177,7 +178,7 @@ def inspect(
     artifact: str | Path | Artifact,
     *,
     num_classes: Sequence[int] = HEADS,
-    width: int = 170,
+    width: int | None = None,
     micro_batches: Sequence[int] | None = None,
     widths: Sequence[int] | None = None,
     check: bool = False,
@@ -194,13 +195,8 @@ def inspect(
     check          run the golden step on every runtime here; `CheckFailed` if one does not reproduce it
     """
     opened = artifact if isinstance(artifact, Artifact) else open_artifact(artifact)
-    measured_widths = list(widths or [width, opened.max_width])
-    for argument, wanted in (("width", width), ("widths", max(measured_widths))):
-        if wanted > opened.max_width:
-            verb = "is" if argument == "width" else "has"
-            raise WrongArgument(
-                argument, f"{verb} {wanted}; {opened.directory} takes at most {opened.max_width} classes"
-            )
+    (sampled,) = widths_of(opened, None if width is None else [width], "width")
+    measured_widths = [sampled, opened.max_width] if widths is None else widths_of(opened, widths)
     over_time = memory_timeline(program_calls(opened), opened.signature, opened.bounds) if timeline else None
     if check:
         _check_runtimes(opened, on_note)
@@ -218,7 +214,7 @@ def inspect(
                 on_note,
             )
         )
-    heads = tuple(_head(opened, classes, width) for classes in num_classes)
+    heads = tuple(_head(opened, classes, sampled) for classes in num_classes)
     return Inspection(opened, heads, memory, over_time)
 
 

@@ -34,6 +34,7 @@ from fedss.api.device_bench import (
     with_micro_batch,
 )
 from fedss.api.errors import CheckFailed, UsageError, WrongArgument
+from fedss.api.widths import widths_of
 from fedss.device_rounds import check_device_name
 from ondevice.backends.opening import needs_trust
 from ondevice.contract.artifact import Artifact, open_artifact
@@ -72,7 +73,7 @@ def bench(
     trust_model: str = "",
     batches: Sequence[int] = (4,),
     micro_batches: Sequence[int] | None = None,
-    widths: Sequence[int] = (170,),
+    widths: Sequence[int] | None = None,
     threads: Sequence[int] = (1,),
     warm_up: int = 2,
     steps: int = 10,
@@ -92,7 +93,7 @@ def bench(
     trust_model    code from elsewhere that eager may run: the names of network and loss that it was exported by, with commas
     batches        examples of a step, split into micro-batches
     micro_batches  the artifact's own if not given; others are exported for the occasion
-    widths         numbers of sampled classes
+    widths         numbers of sampled classes; 170 if not given, and none where the step takes no rows of a table
     memory_mb      of the emulator that is booted, with device = "emulator"
     out            a folder where rows accumulate (results.jsonl), each written as it comes
 
@@ -113,12 +114,12 @@ def bench(
         yardsticks = []
     if not chosen and not yardsticks:
         raise UsageError(f"{opened.directory} has no runtime, and nothing to compare with is asked for")
-    _check_widths(opened, widths)
+    sampled = widths_of(opened, widths)
     request = _Request(
         runtimes=chosen,
         yardsticks=yardsticks,
         batches=batches,
-        widths=widths,
+        widths=sampled,
         threads=threads,
         warm_up=warm_up,
         steps=steps,
@@ -140,7 +141,7 @@ def find_max_batch(
     artifact: str | Path | Artifact,
     *,
     runtimes: Sequence[str] | None = None,
-    width: int = 170,
+    width: int | None = None,
     memory_mb: int = EMULATOR_MEMORY_MB,
     timeout: float = 1800.0,
     out: str | Path | None = None,
@@ -152,13 +153,13 @@ def find_max_batch(
     given.  Arguments are those of `bench`; every micro-batch that lived is a row."""
     opened = artifact if isinstance(artifact, Artifact) else open_artifact(Path(artifact))
     chosen = _runtimes(opened, runtimes, EMULATOR)
-    _check_widths(opened, [width])
+    (sampled,) = widths_of(opened, None if width is None else [width])
     results = _Results(out, on_row)
     limits = []
     cache_folder = default_cache_folder() if cache is None else Path(cache)
     with opened_device(EMULATOR, cache_folder, timeout, memory_mb, on_note) as phone:
         for runtime in chosen if runtimes is not None else chosen[:1]:
-            limit = find_memory_limit(phone, opened, runtime, width, memory_mb)
+            limit = find_memory_limit(phone, opened, runtime, sampled, memory_mb)
             for exported, row in limit.survivors:
                 results.add(exported, row, phone.description)
             limits.append(limit)
@@ -286,13 +287,6 @@ def _yardsticks(wanted: Sequence[str] | None) -> list[str]:
             "against", f"names {', '.join(unknown)}; expected some of {', '.join(YARDSTICKS)}"
         )
     return list(YARDSTICKS if wanted is None else wanted)
-
-
-def _check_widths(artifact: Artifact, widths: Sequence[int]) -> None:
-    if max(widths) > artifact.max_width:
-        raise WrongArgument(
-            "widths", f"has {max(widths)}; {artifact.directory} takes at most {artifact.max_width} classes"
-        )
 
 
 def _unheard_steps(done: int, total: int) -> None:

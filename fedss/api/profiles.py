@@ -16,6 +16,7 @@ from fedss.api.artifacts import program_calls
 from fedss.api.callbacks import Note, unheard
 from fedss.api.device_bench import opened_device, with_micro_batch
 from fedss.api.errors import WrongArgument
+from fedss.api.widths import widths_of
 from fedss.device_rounds import check_device_name
 from ondevice.contract.artifact import Artifact, open_artifact
 from ondevice.contract.program_calls import ProgramCalls
@@ -35,7 +36,7 @@ def profile(
     device: str = "host",
     batch: int = 4,
     micro_batch: int | None = None,
-    width: int = 170,
+    width: int | None = None,
     threads: int = 1,
     warm_up: int = 2,
     steps: int = 10,
@@ -55,10 +56,7 @@ def profile(
         raise WrongArgument(
             "profile", f"is for {RUNTIME}; {opened.directory} was exported for {made_for}: export it again"
         )
-    if width > opened.max_width:
-        raise WrongArgument(
-            "widths", f"has {width}; {opened.directory} takes at most {opened.max_width} classes"
-        )
+    (sampled,) = widths_of(opened, None if width is None else [width])
     if device == "qemu" and threads != 1:
         raise WrongArgument("threads", f"is {threads}; instructions are counted exactly with 1 thread only")
     if device.startswith("emulator"):
@@ -73,14 +71,14 @@ def profile(
         with_micro_batch(opened, size, [RUNTIME], on_note) as exported,
     ):
         table = program_calls(exported)
-        stepped = BenchSize(batch, exported.micro_batch, width, threads, warm_up, steps)
+        stepped = BenchSize(batch, exported.micro_batch, sampled, threads, warm_up, steps)
         costs = there.profile(exported, RUNTIME, stepped, table.calls)
         found = StepProfile(
             runtime=RUNTIME,
             batch=batch,
             micro_batch=exported.micro_batch,
             image_size=exported.spec.image_shape[1],
-            width=width,
+            width=sampled,
             threads=threads,
             unit=costs.unit,
             peak=costs.peak,

@@ -74,7 +74,10 @@ def command(
     image_size: Annotated[
         int | None, typer.Option(help="Fail unless the artifact is for images of this size.")
     ] = None,
-    widths: Annotated[str, typer.Option(help="Numbers of sampled classes.")] = "170",
+    widths: Annotated[
+        str | None,
+        typer.Option(help="Numbers of sampled classes.", show_default="170, or none without a table"),
+    ] = None,
     threads: Annotated[str, typer.Option(help="Threads of the runtime.")] = "1",
     warm_up: Annotated[int, typer.Option(min=0, help="Steps that are not counted.")] = 2,
     steps: Annotated[int, typer.Option(min=1, help="Steps that are.")] = 10,
@@ -113,7 +116,7 @@ def command(
     _check_request(opened, where, image_size, memory, find_max_batch)
     _check_profile(profile, {"--top": top, "--against": against, "--runtime": runtime}, find_max_batch)
     chosen = None if runtime is None else names("--runtime", runtime)
-    sampled = numbers("--widths", widths)
+    sampled = None if widths is None else numbers("--widths", widths)
     memory_mb = memory or EMULATOR_MEMORY_MB
     if profile:
         with unwinding_on_sigterm(), arguments_as_options():
@@ -123,7 +126,7 @@ def command(
                     device=where,
                     batch=_only("--batch", batch),
                     micro_batch=None if micro_batch is None else _only("--micro-batch", micro_batch),
-                    width=_only("--widths", widths),
+                    width=None if widths is None else _only("--widths", widths),
                     threads=_only("--threads", threads),
                     warm_up=warm_up,
                     steps=steps,
@@ -144,7 +147,7 @@ def command(
             limits = api.find_max_batch(
                 opened,
                 runtimes=chosen,
-                width=max(sampled),
+                width=None if sampled is None else max(sampled),
                 memory_mb=memory_mb,
                 timeout=device_timeout,
                 out=out,

@@ -27,7 +27,12 @@ def command(
     num_classes: Annotated[
         str, typer.Option(help="Numbers of classes n to show the head's share for.")
     ] = "1000,10000,100000",
-    width: Annotated[int, typer.Option(min=1, help="Sampled classes |S_k| of a client.")] = 170,
+    width: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Sampled classes |S_k| of a client.", show_default="170, or none without a table"
+        ),
+    ] = None,
     micro_batches: Annotated[
         str | None,
         typer.Option(help="Lower again for these, and measure: what would they need? Takes a while."),

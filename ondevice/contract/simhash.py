@@ -37,8 +37,8 @@ MAX_TABLES = 4096
 MAX_DIM = 16_384
 """Of which sums are exact: 2^14 products below 2^20 · 2^19."""
 _VECTOR_BITS = 20
-_BLOCK = 65_536
-"""Vectors hashed at a time."""
+_BLOCK = 1024
+"""Vectors hashed at a time: what they give stays in the cache."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from server_sim.experiment import Experiment, TransformSettings
+from server_sim.metrics import METRICS
 from server_sim.runs.tables import TableCell
 from server_sim.schemes import SCHEMES
 
@@ -34,6 +35,8 @@ class RoundRecord:
     mean_loss: float
     score: float | None
     """Top-1 accuracy or MAP@R, where it was evaluated."""
+    measures: dict[str, float]
+    """Everything that the metric told with it, the score too; empty where it was not evaluated."""
     num_updates: int
     mean_width: float
     most_examples: int
@@ -211,6 +214,7 @@ def round_record(line: dict[str, Any], experiment: Experiment) -> RoundRecord:
         round=line["round"],
         mean_loss=float(line["mean_loss"]),
         score=line.get(experiment.evaluation.metric),
+        measures={name: line[name] for name in METRICS[experiment.evaluation.metric].titles if name in line},
         num_updates=updates,
         mean_width=float(line.get("mean_width", 0)),
         most_examples=int(line.get("most_examples", 0)),

@@ -239,4 +239,5 @@ def test_the_best_evaluation_is_told_with_what_was_sent_until_then(
             best, rounds, sent = line.score, line.round + 1, volume
     (row,) = rows.values()
     assert (row["best"], row["rounds"], row["num_seeds"]) == (best, rounds, 1)
+    assert row["measures"] == {run.experiment.evaluation.metric: best}
     assert row["bytes"] == pytest.approx(sent)

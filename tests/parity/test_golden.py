@@ -135,7 +135,7 @@ def test_a_plane_that_is_off_by_more_than_its_tensor_is_measured_by_itself() -> 
 
 
 class StartsAtNothing(torch.nn.Module):
-    """A block whose last scale is 0 at first, as timm's ResNets have it: its sum lies on the kink wherever its input is 0."""
+    """A block whose last scale is 0 at first, as in timm's ResNets: its sum lies on the kink wherever its input is 0."""
 
     def __init__(self) -> None:
         super().__init__()

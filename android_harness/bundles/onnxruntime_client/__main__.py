@@ -90,6 +90,8 @@ def run_bench(options: argparse.Namespace) -> None:
     ):
         if value > most:
             options.parser.error(f"--{name} is {value}; the artifact takes at most {most}")
+    if options.width < bool(artifact.signature.table_dims):
+        options.parser.error(f"--width is {options.width}; expected 1 or more, or 0 where there is no table")
     batch = options.batch or micro_batch
     job = BenchJob(options.width, batch, micro_batch, options.steps, options.warmup, options.threads)
     bench(artifact, job, _runtime())
@@ -118,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
             for file in ("data", "seed-file", "plan", "answers", "out"):
                 options.add_argument(f"--{file}", type=Path, required=True)
         if name == "bench":
-            options.add_argument("--width", type=_positive, required=True)
+            options.add_argument("--width", type=int, required=True)
             options.add_argument("--batch", type=_positive)
             options.add_argument("--micro-batch", type=_positive)
             options.add_argument("--steps", type=_positive, default=10)

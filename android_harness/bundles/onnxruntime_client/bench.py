@@ -103,7 +103,7 @@ def _made_up_array(spec: ArraySpec, shape: tuple[int, ...], first: int, job: Ben
     count, per_example = shape[0], int(np.prod(shape[1:]))
     if spec.role == "example_weight":
         return np.full(shape, 1 / job.batch, np.float32)
-    if spec.role == "label":
+    if spec.role == "label" and spec.dtype == "int64":
         examples = np.arange(first, first + count) % job.width
         return np.repeat(examples, per_example).reshape(shape)
     # The number of every element among those of all examples.

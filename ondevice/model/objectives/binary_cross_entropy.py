@@ -16,6 +16,9 @@ from torch.nn import functional as F
 from ondevice.contract.step_signature import EXAMPLES, ArraySpec
 from ondevice.contract.vocabulary import TARGETS, StepSpec
 
+_PART = 256
+"""Losses that are added up at a time."""
+
 
 class BinaryCrossEntropy:
     """[b, d] logits and as many targets."""
@@ -28,4 +31,7 @@ class BinaryCrossEntropy:
 
     def losses(self, embeddings: Tensor, arrays: Mapping[str, Tensor]) -> Tensor:
         targets = arrays[TARGETS].to(embeddings.dtype)
-        return (F.softplus(embeddings) - targets * embeddings).sum(1)
+        losses = F.softplus(embeddings) - targets * embeddings
+        # Part by part: many numbers of one size, added to a large sum one by one, are all rounded the same way.
+        parts: Tensor = F.pad(losses, (0, -self._num_outputs % _PART)).unflatten(1, (-1, _PART))
+        return parts.sum(2).sum(1)

@@ -24,6 +24,7 @@ from helpers.documented_accuracy import (
     table_2,
     visual_schemes,
 )
+from helpers.documented_hashing import hash_tables, steps_over_labels
 from helpers.documented_tables import Cells, tables
 
 from benchmarks.networks import table as zoo_table
@@ -307,6 +308,8 @@ CLAIMS: dict[str, list[Callable[[], tuple[Cells, list[Cells]]]]] = {
         fewer_bytes,
         servers_ratios,
         large_table,
+        hash_tables,
+        steps_over_labels,
         images_that_stay_files,
         races,
         workers,

@@ -38,7 +38,7 @@ void fill(MicroBatch& out, const BenchJob& job, int64_t first) {
     const ArraySpec& spec = array.spec;
     if (spec.role == Role::example_weight) {
       put<float>(array, first, count, [=](int64_t, int64_t) { return weight; });
-    } else if (spec.role == Role::label) {
+    } else if (spec.role == Role::label && spec.dtype == Dtype::I64) {
       put<int64_t>(array, first, count, [=](int64_t example, int64_t) { return example % width; });
     } else if (spec.role == Role::noise) {
       put<float>(array, first, count, [](int64_t, int64_t index) { return made_up(static_cast<uint32_t>(index)); });
@@ -78,6 +78,8 @@ void say(const Json& line) {
 void bench(const Artifact& artifact, const BenchJob& job) {
   Bounds values{{kExamples, artifact.micro_batch()}};
   for (const ArraySpec& table : artifact.signature.tables()) {
+    if (job.width < 1)
+      throw UsageError("--width is 0; the artifact takes rows of " + table.name + ": expected 1 or more");
     expect_at_most("--width", job.width, artifact.bounds.at(rows_of(table.name)));
     values[rows_of(table.name)] = job.width;
   }

@@ -99,7 +99,7 @@ void run_bench(Arguments& arguments) {
   const Artifact artifact(arguments.text("--artifact"));
   BenchJob job;
   job.runtime = arguments.text("--runtime", kRuntime);
-  job.width = arguments.number("--width", 1);
+  job.width = arguments.number("--width", 0);
   job.micro_batch = arguments.number("--micro-batch", 1, artifact.micro_batch());
   job.batch = arguments.number("--batch", 1, job.micro_batch);
   job.steps = arguments.number("--steps", 1, 10);
