@@ -41,6 +41,10 @@ class ModelSettings(_Settings):
         "sampled_softmax",
         description="The loss, a file each in ondevice/model/objectives; or anybody's: `file.py:Class`.",
     )
+    lengths: tuple[int, ...] = Field(
+        (),
+        description="Of texts, ascending, the network's own last: an exported step has a program for each.",
+    )
     logits: LogitKind = Field("cosine", description="Scaled cosine, or the dot product with a bias.")
     train: TrainScope = Field(
         "all", description="What learns: presets and patterns, as `fedss export --help` lists them."
