@@ -24,6 +24,7 @@ from helpers.documented_accuracy import (
     table_2,
     visual_schemes,
 )
+from helpers.documented_scopes import scopes_on_glyphs, scopes_on_mobilenet
 from helpers.documented_tables import Cells, tables
 
 from benchmarks.networks import table as zoo_table
@@ -316,6 +317,8 @@ CLAIMS: dict[str, list[Callable[[], tuple[Cells, list[Cells]]]]] = {
         peaks_on_the_host,
         large_batches,
         what_learns,
+        scopes_on_mobilenet,
+        scopes_on_glyphs,
         peaks_on_devices,
         instructions,
     ],
