@@ -92,9 +92,8 @@ def test_tables_have_medians_worsts_and_reasons() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["sequences:character_convolution", "timm:lcnet_050"])
-def test_a_small_part_of_the_zoo_is_proven(model: str) -> None:
-    rows = zoo.examined(KNOWN[model], ["executorch", "onnxruntime-stock"])
+def test_the_smallest_part_of_the_zoo_is_proven() -> None:
+    rows = zoo.examined(KNOWN["timm:lcnet_050"], ["executorch", "onnxruntime-stock"])
     assert [(row.outcome, row.reason) for row in rows] == [("proven", "")] * 2
     for row in rows:
         assert row.error is not None
