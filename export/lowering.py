@@ -15,7 +15,9 @@ def lower_lengths(
 ) -> dict[str, bytes]:
     """The programs of the longest texts under their plain names, and of every shorter length in its folder."""
     files = lower(runtime, step, bounds)
-    for size in lengths.shorter if lengths else ():
+    if lengths is None:
+        return files
+    for size in lengths.shorter:
         programs = lower(runtime, of_length(step, lengths, size), bounds)
         files |= {f"{folder_of(size)}/{name}": data for name, data in programs.items()}
     return files

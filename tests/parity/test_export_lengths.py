@@ -14,7 +14,7 @@ import fedss
 from export.pipeline import export_artifact
 from export.recipe import ExportRecipe
 from ondevice.backends import Backend
-from ondevice.backends.opening import open_backend
+from ondevice.backends.opening import Runtime, open_backend
 from ondevice.backends.per_length import open_every_length
 from ondevice.contract.artifact import Artifact
 from ondevice.contract.choice import Choice
@@ -22,7 +22,7 @@ from ondevice.contract.step_signature import Arrays
 from ondevice.contract.tokens import TOKENS
 
 SHORT = 3
-RUNTIMES = ("executorch", "onnxruntime", "onnxruntime-training")
+RUNTIMES: tuple[Runtime, ...] = ("executorch", "onnxruntime", "onnxruntime-training")
 PADDING_NETWORKS = str(Path(__file__).parents[1] / "helpers" / "padding_networks.py")
 
 
