@@ -28,6 +28,8 @@ class Advert(Extractor):
             ArraySpec("mask", "feature", (EXAMPLES, length), "uint8", below=2),
             ArraySpec("numbers", "feature", (EXAMPLES, numbers)),
         )
+        # A text may be cut where nothing but padding follows: `fedss export --lengths 4,8`.
+        self.sequences = ("tokens", "mask")
         self.pixels = Pixels(spec)
         self.picture = nn.Conv2d(spec.image_shape[0], 16, 4, stride=4)
         self.words = nn.Embedding(vocabulary, 16)

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from export.lengths import of_length
 from ondevice.backends.opening import Runtime
+from ondevice.contract.lengths import Lengths, folder_of
 from ondevice.contract.program_calls import STEP_CALLS
 from ondevice.contract.step_signature import Bounds
 from ondevice.model.train_step import TrainStep
+
+
+def lower_lengths(
+    runtime: Runtime, step: TrainStep, lengths: Lengths | None, bounds: Bounds
+) -> dict[str, bytes]:
+    """The programs of the longest texts under their plain names, and of every shorter length in its folder."""
+    files = lower(runtime, step, bounds)
+    if lengths is None:
+        return files
+    for size in lengths.shorter:
+        programs = lower(runtime, of_length(step, lengths, size), bounds)
+        files |= {f"{folder_of(size)}/{name}": data for name, data in programs.items()}
+    return files
 
 
 def lower(runtime: Runtime, step: TrainStep, bounds: Bounds) -> dict[str, bytes]:

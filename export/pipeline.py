@@ -20,7 +20,8 @@ from export.cost.footprint import operators, planned_bytes
 from export.cost.memory import Report, measure_programs, measure_widths
 from export.cost.pace import measure_pace
 from export.cost.scope import explain_scope
-from export.lowering import lower
+from export.lengths import check_padding_changes_nothing, lengths_of, padded_behind
+from export.lowering import lower_lengths
 from export.proof.golden import build_step, draw_features, expected_step, float64_copy
 from export.proof.golden_images import KINDS
 from export.proof.parity import ParityFailed, check_parity
@@ -39,6 +40,7 @@ from ondevice.contract.artifact import (
     write_artifact,
 )
 from ondevice.contract.golden_step import GoldenStep, golden_to_tensors
+from ondevice.contract.lengths import Lengths, folder_of
 from ondevice.contract.manifest import Manifest, MemoryFigure, Parameter, Parity
 from ondevice.contract.step_signature import EXAMPLES, Bounds, rows_of
 from ondevice.model.extractors import state_of
@@ -74,7 +76,10 @@ def export_artifact(
         report(remark)
     with _quiet(), one_thread(), _staging(out) as directory:
         check_examples_are_independent(step, recipe.seed)
-        lowered = _Lowered(recipe, step, report)
+        lengths = lengths_of(step, recipe.lengths)
+        if lengths is not None:
+            check_padding_changes_nothing(step, lengths, recipe.seed)
+        lowered = _Lowered(recipe, step, lengths, report)
         micro_batch = lowered.micro_batch()
         bounds = recipe_bounds(recipe, step, micro_batch)
         scope = explain_scope(step, bounds)
@@ -83,7 +88,11 @@ def export_artifact(
         programs = lowered.programs(micro_batch)
         report("computing the expected step in float64")
         golden, *others = _expected_steps(step, bounds, recipe.seed)
-        files = {INITIAL: _initial(step), GOLDEN: safetensors_file.to_bytes(golden_to_tensors(golden), {})}
+        of_lengths = _expected_of_lengths(step, lengths, bounds, recipe.seed)
+        files = {INITIAL: _initial(step)} | {
+            name: safetensors_file.to_bytes(golden_to_tensors(expected), {})
+            for name, expected in {GOLDEN: golden, **of_lengths}.items()
+        }
         artifact = write_artifact(
             directory / "artifact", _manifest(recipe, step, bounds, programs), files | _merged(programs)
         )
@@ -91,7 +100,7 @@ def export_artifact(
         parity: dict[str, Parity] = {}
         for runtime in recipe.runtimes:
             report(f"checking {runtime} against float64")
-            parity[runtime] = check_parity(artifact, runtime, [golden, *others])
+            parity[runtime] = check_parity(artifact, runtime, [golden, *others, *of_lengths.values()])
         provenance = dict(artifact.manifest.provenance)
         on_phones = [runtime for runtime in recipe.runtimes if runtime in WITHOUT_TORCH]
         paces = measure_pace(artifact, on_phones, step, golden)
@@ -110,9 +119,12 @@ def export_artifact(
 class _Lowered:
     """Programs by micro-batch, each made once: a memory budget tries several before one is published."""
 
-    def __init__(self, recipe: ExportRecipe, step: TrainStep, report: Report) -> None:
+    def __init__(
+        self, recipe: ExportRecipe, step: TrainStep, lengths: Lengths | None, report: Report
+    ) -> None:
         self._recipe = recipe
         self._step = step
+        self._lengths = lengths
         self._report = report
         self._made: dict[tuple[Runtime, int], dict[str, bytes]] = {}
 
@@ -146,7 +158,7 @@ class _Lowered:
         if (runtime, micro_batch) not in self._made:
             self._report(f"lowering for {runtime}, micro-batch {micro_batch}")
             bounds = recipe_bounds(self._recipe, self._step, micro_batch)
-            self._made[runtime, micro_batch] = lower(runtime, self._step, bounds)
+            self._made[runtime, micro_batch] = lower_lengths(runtime, self._step, self._lengths, bounds)
         return self._made[runtime, micro_batch]
 
 
@@ -176,6 +188,23 @@ def _check_golden(artifact: Artifact) -> None:
             f"float32 is too far from the truth for any runtime to be proven by it ({error}); nothing was published. "
             "Start from other weights, or normalise what the network sums up"
         ) from error
+
+
+def _expected_of_lengths(
+    step: TrainStep, lengths: Lengths | None, bounds: Bounds, seed: int
+) -> dict[str, GoldenStep]:
+    """By the file's name, of every shorter length: what the whole step must give, computed with all places."""
+    if lengths is None:
+        return {}
+    exact = float64_copy(step)
+    rows = min((bounds[rows_of(table)] for table in step.signature.table_dims), default=1)
+    features = draw_features(exact, min(bounds[EXAMPLES], GOLDEN_EXAMPLES), seed)
+    return {
+        f"{folder_of(size)}/{GOLDEN}": expected_step(
+            exact, padded_behind(step, lengths, features, size), min(GOLDEN_ROWS, rows), seed
+        )
+        for size in lengths.shorter
+    }
 
 
 def _memory(artifact: Artifact, programs: Programs, report: Report) -> Iterator[MemoryFigure]:
@@ -223,6 +252,7 @@ def _manifest(
             "remarks": list(step.extractor.remarks),
             "versions": installed_versions(),
         },
+        lengths=lengths_of(step, recipe.lengths),
     )
 
 

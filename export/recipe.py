@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ondevice.backends.opening import RUNTIMES, Runtime
 from ondevice.contract.artifact import MANIFEST
+from ondevice.contract.lengths import check_sizes
 from ondevice.contract.vocabulary import StepSpec
 from ondevice.model.extractors import check_architecture
 
@@ -26,6 +27,8 @@ class ExportRecipe:
     micro_batch: int = 4
     max_width: int = 1024
     """The most rows that a step takes of every table."""
+    lengths: tuple[int, ...] = ()
+    """Of texts, ascending, the last the network's own: a program each.  None is one program, of the network's own."""
     memory_budget_mb: int | None = None
     """Picks the micro-batch, instead of the one above: the largest whose process stays within so many megabytes."""
     weights: Path | None = None
@@ -47,6 +50,8 @@ class ExportRecipe:
             raise ValueError(
                 f"max_width is {self.max_width}; expected 2 or more: one row alone has nothing to learn from"
             )
+        if self.lengths:
+            check_sizes(self.lengths)
         if self.memory_budget_mb is not None and self.memory_budget_mb < 1:
             raise ValueError(f"memory_budget_mb is {self.memory_budget_mb}; expected 1 or more megabytes")
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from ondevice.contract.lengths import check_sizes
 from ondevice.contract.vocabulary import LogitKind, Randomness, scope_items
 
 
@@ -18,7 +19,14 @@ def _readable(scope: str) -> str:
     return scope
 
 
+def _rising(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    if lengths:
+        check_sizes(lengths)
+    return lengths
+
+
 TrainScope = Annotated[str, AfterValidator(_readable)]
+LengthsOfTexts = Annotated[tuple[int, ...], AfterValidator(_rising)]
 
 
 class ModelSettings(_Settings):
@@ -40,6 +48,10 @@ class ModelSettings(_Settings):
     objective: str = Field(
         "sampled_softmax",
         description="The loss, a file each in ondevice/model/objectives; or anybody's: `file.py:Class`.",
+    )
+    lengths: LengthsOfTexts = Field(
+        (),
+        description="Of texts, ascending, the network's own last: an exported step has a program for each.",
     )
     logits: LogitKind = Field("cosine", description="Scaled cosine, or the dot product with a bias.")
     train: TrainScope = Field(

@@ -76,7 +76,7 @@ def memory_table(
             report(f"lowering for {runtime}, micro-batch {micro_batch}")
             bounds = {**artifact.bounds, EXAMPLES: micro_batch}
             programs = lower(runtime, build_step(artifact.spec, weights), bounds)
-            manifest = replace(artifact.manifest, bounds=bounds)
+            manifest = replace(artifact.manifest, bounds=bounds, lengths=None)
             yield from measure_programs(
                 manifest, programs, safetensors_file.to_bytes(weights, {}), runtime, widths
             )

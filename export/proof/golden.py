@@ -99,13 +99,13 @@ def expected_step(
     ignores side arrays or `example_weight` cannot pass.
     """
     random = np.random.default_rng([seed, rows])
-    inputs = {spec.name: _draw_input(spec, features, rows, random) for spec in step.signature.data}
-    exact = _outputs(step, inputs)
+    inputs = draw_inputs(step, features, rows, random)
+    exact = outputs_of(step, inputs)
     rounded = [
-        _outputs(float32_copy(step), inputs),
-        _outputs(step, inputs, across_kinks=True),
+        outputs_of(float32_copy(step), inputs),
+        outputs_of(step, inputs, across_kinks=True),
         *(
-            _outputs(TrainStep(step.spec, neighbour_of(step.extractor, random)), inputs)
+            outputs_of(TrainStep(step.spec, neighbour_of(step.extractor, random)), inputs)
             for _ in range(yardsticks)
         ),
     ]
@@ -119,6 +119,11 @@ def expected_step(
         gradients={name: exact[name].float().numpy() for name in step.signature.trained},
         eager_distance={name: distance[name] for name in (*step.signature.trained, LOSS)},
     )
+
+
+def draw_inputs(step: TrainStep, features: Arrays, rows: int, random: np.random.Generator) -> Arrays:
+    """The signature's data for the examples of `features`, over so many random rows of every table."""
+    return {spec.name: _draw_input(spec, features, rows, random) for spec in step.signature.data}
 
 
 def _draw_input(
@@ -169,7 +174,7 @@ def _copy(step: TrainStep, dtype: torch.dtype) -> TrainStep:
     return TrainStep(step.spec, copy.deepcopy(step.extractor).to(dtype))
 
 
-def _outputs(step: TrainStep, inputs: Arrays, across_kinks: bool = False) -> dict[str, Tensor]:
+def outputs_of(step: TrainStep, inputs: Arrays, across_kinks: bool = False) -> dict[str, Tensor]:
     """Gradients by name, and the loss, in the step's own precision, added up over pieces of the batch."""
     dtype = next(step.extractor.parameters()).dtype
     whole = {spec.name: in_precision(inputs[spec.name], dtype) for spec in step.signature.data}

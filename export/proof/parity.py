@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ondevice.backends.opening import open_backend
 from ondevice.contract.artifact import Artifact
-from ondevice.contract.golden_step import SLACK, Comparison, GoldenStep, check_golden
+from ondevice.contract.golden_step import SLACK, Comparison, GoldenStep, check_golden, worst_of
 from ondevice.contract.manifest import Parity
 
 
@@ -27,5 +27,5 @@ def check_parity(artifact: Artifact, runtime: str, steps: Sequence[GoldenStep]) 
                 "nothing was published. A kernel or a lowering is wrong: compare it with eager on a smaller network"
             )
         comparisons.append(comparison)
-    worst = max(comparisons, key=lambda comparison: comparison.worst_relative_error)
+    worst = worst_of(comparisons)
     return Parity(worst.worst_relative_error, worst.worst_tensor, passed=True)

@@ -22,7 +22,7 @@ from fedss.api.widths import widths_of
 from ondevice.backends.opening import WITHOUT_TORCH, Runtime, open_backend
 from ondevice.contract.artifact import Artifact, ArtifactError
 from ondevice.contract.artifact import open_artifact as open_artifact_folder
-from ondevice.contract.golden_step import SLACK, check_golden
+from ondevice.contract.golden_step import SLACK, check_golden, worst_of
 from ondevice.contract.manifest import MemoryFigure
 from ondevice.contract.program_calls import STEP_CALLS, ProgramCalls, program_calls_from_bytes
 from ondevice.contract.vocabulary import BatchNormPolicy, StepSpec
@@ -86,6 +86,7 @@ def export(
     runtimes: Sequence[str] = DEFAULTS.runtimes,
     micro_batch: int = DEFAULTS.micro_batch,
     max_width: int = DEFAULTS.max_width,
+    lengths: Sequence[int] = DEFAULTS.lengths,
     memory_budget_mb: int | None = None,
     weights: str | Path | None = None,
     seed: int = 0,
@@ -100,6 +101,8 @@ def export(
     batch_norm        frozen or group; if not given, frozen where weights were trained somewhere, else group
     micro_batch       examples of one step; larger batches are split, exactly
     max_width         the most classes that a client may sample
+    lengths           of texts, ascending, the last the network's own: a program each, and a micro-batch takes the
+                      shortest that holds its longest text; none is the network's own alone
     memory_budget_mb  picks the largest micro-batch whose process stays within this, instead
     weights           safetensors or a torch checkpoint to start from; fresh ones of `seed` if not given
 
@@ -113,6 +116,7 @@ def export(
             runtimes=cast(tuple[Runtime, ...], tuple(runtimes)),
             micro_batch=micro_batch,
             max_width=max_width,
+            lengths=tuple(lengths),
             memory_budget_mb=memory_budget_mb,
             weights=start,
             seed=seed,
@@ -220,11 +224,10 @@ def inspect(
 
 def _check_runtimes(artifact: Artifact, note: Note) -> None:
     """An artifact proves itself wherever it lands: other processors, other builds of a runtime."""
-    golden = artifact.golden()
+    steps, weights = artifact.golden_steps(), artifact.initial()
     for runtime in artifact.manifest.runtimes:
-        comparison = check_golden(
-            open_backend(artifact, runtime), artifact.initial(), golden, SLACK.get(runtime, 1.0)
-        )
+        backend, slack = open_backend(artifact, runtime), SLACK.get(runtime, 1.0)
+        comparison = worst_of([check_golden(backend, weights, golden, slack) for golden in steps])
         note(f"{runtime}: {comparison.explain()}")
         if not comparison.passed:
             raise CheckFailed(

@@ -47,6 +47,7 @@ def exported_step(
             runtimes=(runtime,),
             micro_batch=min(experiment.client.batch_size, LARGEST_MICRO_BATCH),
             max_width=widest_slice(experiment, population),
+            lengths=experiment.model.lengths,
             weights=weights,
         )
         if directory.exists():
@@ -77,6 +78,7 @@ def recipe_differences(manifest: Manifest, recipe: ExportRecipe) -> list[str]:
         "runtime": set(recipe.runtimes) <= set(manifest.runtimes),
         "micro-batch": manifest.bounds[EXAMPLES] == recipe.micro_batch,
         "width": manifest.bounds == {EXAMPLES: manifest.bounds[EXAMPLES], **rows},
+        "lengths": (manifest.lengths.sizes if manifest.lengths else ()) == recipe.lengths,
         "seed": made_from.get("seed") == recipe.seed,
         "weights": made_from.get("weights_sha256") == sha256(recipe.weights.read_bytes()).hexdigest(),
     }

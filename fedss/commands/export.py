@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedss.api.artifacts import DEFAULTS, export
-from fedss.comma_lists import names
+from fedss.comma_lists import names, numbers
 from fedss.console import Json, UsageError, log, show_result
 from fedss.termination import unwinding_on_sigterm
 from ondevice.backends.opening import RUNTIMES
@@ -85,6 +85,13 @@ def command(
         int, typer.Option(help="Examples of one step; larger batches are split, exactly.")
     ] = 4,
     max_width: Annotated[int, typer.Option(help="The most classes that a client may sample.")] = 1024,
+    lengths: Annotated[
+        str,
+        typer.Option(
+            help="Of texts, ascending, the network's own last: '8,20' makes a program each, and a micro-batch takes the "
+            "shortest that holds its longest text. Not given: the network's own alone."
+        ),
+    ] = "",
     memory_budget: Annotated[
         int | None,
         typer.Option(metavar="MB", help="Pick the largest micro-batch whose process stays within this."),
@@ -127,6 +134,7 @@ def command(
             runtimes=names("--runtimes", runtimes),
             micro_batch=micro_batch,
             max_width=max_width,
+            lengths=numbers("--lengths", lengths) if lengths else (),
             memory_budget_mb=memory_budget,
             weights=weights,
             seed=seed,

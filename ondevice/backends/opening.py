@@ -6,9 +6,11 @@ than the training step.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, get_args
 
 from ondevice.backends import Backend
+from ondevice.backends.per_length import open_every_length
 from ondevice.contract.artifact import Artifact
 from ondevice.model.extractors.foreign import code_of_strangers
 
@@ -30,6 +32,23 @@ def open_backend(artifact: Artifact, runtime: str, threads: int = 1, trusted: st
         raise ValueError(f"runtime is {runtime!r}; {artifact.directory} was exported for {available}")
     if threads < 1:
         raise ValueError(f"threads is {threads}; expected 1 or more")
+    if runtime != "eager":
+        return open_every_length(artifact, partial(_open_exported, runtime=runtime, threads=threads))
+    if needs_trust(artifact, trusted):
+        raise ValueError(
+            f"runtime is 'eager', which would run the code of {needs_trust(artifact, trusted)}; an artifact may not ask "
+            f"for that: name it as code that you trust, or choose one of {', '.join(artifact.manifest.runtimes)}"
+        )
+    import torch
+
+    from ondevice.backends.eager import EagerBackend
+
+    torch.set_num_threads(threads)
+    return EagerBackend(artifact.spec, artifact.initial())
+
+
+def _open_exported(artifact: Artifact, runtime: str, threads: int) -> Backend:
+    """The programs of one length."""
     if runtime == "executorch":
         from ondevice.backends.executorch_module import ExecutorchBackend
 
@@ -42,21 +61,9 @@ def open_backend(artifact: Artifact, runtime: str, threads: int = 1, trusted: st
         from ondevice.backends.onnxruntime_module import OnnxruntimeBackend
 
         return OnnxruntimeBackend(artifact, threads)
-    if runtime == "onnxruntime-training":
-        from ondevice.backends.onnxruntime_training_module import OnnxruntimeTrainingBackend
+    from ondevice.backends.onnxruntime_training_module import OnnxruntimeTrainingBackend
 
-        return OnnxruntimeTrainingBackend(artifact, threads)
-    if needs_trust(artifact, trusted):
-        raise ValueError(
-            f"runtime is 'eager', which would run the code of {needs_trust(artifact, trusted)}; an artifact may not ask "
-            f"for that: name it as code that you trust, or choose one of {', '.join(artifact.manifest.runtimes)}"
-        )
-    import torch
-
-    from ondevice.backends.eager import EagerBackend
-
-    torch.set_num_threads(threads)
-    return EagerBackend(artifact.spec, artifact.initial())
+    return OnnxruntimeTrainingBackend(artifact, threads)
 
 
 def needs_trust(artifact: Artifact, trusted: str) -> str:

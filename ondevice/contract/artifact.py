@@ -4,6 +4,7 @@
     step.pte embed.pte    ExecuTorch;  step.onnx embed.onnx  ONNX Runtime;  ort_training/*  ONNX Runtime training
     initial.safetensors   every tensor of the extractor by name, the frozen ones too
     golden.safetensors    one step: inputs, expected loss and gradients (`ondevice.contract.golden_step`)
+    length-8/*            programs for texts of at most 8 places, and a golden step of such (`ondevice.contract.lengths`)
 
 `open_artifact` checks the version, the sizes and the hashes before anything else opens a file, so that a torn copy or a
 changed byte is one clear error and never a wrong gradient.  Nothing here imports torch: a device reads artifacts too.
@@ -23,6 +24,7 @@ import numpy as np
 from ondevice.contract import safetensors_file
 from ondevice.contract.golden_bounds import check_golden_step
 from ondevice.contract.golden_step import GoldenStep, golden_from_tensors
+from ondevice.contract.lengths import folder_of
 from ondevice.contract.manifest import FORMAT, VERSION, FileEntry, Manifest, manifest_from_document
 from ondevice.contract.step_signature import EXAMPLES, Bounds, StepSignature, rows_of
 from ondevice.contract.vocabulary import FloatArray, StepSpec
@@ -84,9 +86,29 @@ class Artifact:
         check_tensors(tensors, expected, f"{self.directory / INITIAL}")
         return {name: tensors[name] for name in expected}
 
-    def golden(self) -> GoldenStep:
-        """The step that every runtime must reproduce."""
-        path = self.path(GOLDEN)
+    def of_length(self, size: int) -> Artifact:
+        """As if there were no texts but those of that length: its programs under their plain names."""
+        lengths = self.manifest.lengths
+        assert lengths is not None
+        prefix = "" if size == lengths.longest else f"{folder_of(size)}/"
+        files = {
+            name.removeprefix(prefix): entry
+            for name, entry in self.manifest.files.items()
+            if name.startswith(prefix)
+        }
+        signature = lengths.shortened(self.signature, size)
+        manifest = replace(self.manifest, signature=signature, files=files, lengths=None)
+        return Artifact(self.directory / prefix, manifest, self.sha256)
+
+    def golden_steps(self) -> list[GoldenStep]:
+        """What every runtime must reproduce: a step, and one of every shorter length."""
+        lengths = self.manifest.lengths
+        shorter = () if lengths is None else lengths.shorter
+        return [self.golden(), *(self.golden(f"{folder_of(size)}/{GOLDEN}") for size in shorter)]
+
+    def golden(self, name: str = GOLDEN) -> GoldenStep:
+        """One step with its expected outputs."""
+        path = self.path(name)
         try:
             golden = golden_from_tensors(_read_tensors(path), self.signature)
             check_golden_step(golden, self.signature, self.bounds)

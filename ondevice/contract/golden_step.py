@@ -8,7 +8,7 @@ on the other side of a ReLU's kink moves some elements by 1e-3, in eager float32
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,6 +105,11 @@ def compare(outputs: Arrays, golden: GoldenStep, slack: float = 1.0) -> Comparis
         if not distance <= allowed:  # written so that a NaN misses it too
             beyond[name] = distance / allowed
     return Comparison(relative_error, beyond)
+
+
+def worst_of(comparisons: Sequence[Comparison]) -> Comparison:
+    """Of several steps: one that failed, if any did; else the one that is furthest off."""
+    return max(comparisons, key=lambda comparison: (not comparison.passed, comparison.worst_relative_error))
 
 
 def golden_to_tensors(golden: GoldenStep) -> dict[str, Any]:

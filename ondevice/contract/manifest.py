@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from ondevice.contract.lengths import Lengths
 from ondevice.contract.manifest_fields import Fields, check_array
 from ondevice.contract.step_signature import ArraySpec, Bounds, Dtype, Role, StepSignature
 from ondevice.contract.vocabulary import BatchNormPolicy, LogitKind, Randomness, StepSpec
@@ -85,6 +86,8 @@ class Manifest:
     """Per program file, how often each operator occurs."""
     provenance: Mapping[str, Any]
     """Seed, weights and budget that it was made from, and the versions of the tools that made it."""
+    lengths: Lengths | None = None
+    """Of texts that have a program each; None where one serves all, as in artifacts that know of no others."""
 
     def to_json(self) -> str:
         document = {"format": FORMAT, "version": VERSION, **asdict(self)}
@@ -125,7 +128,10 @@ def manifest_from_document(document: dict[str, Any]) -> Manifest:
         },
         operators={name: histogram.counts() for name, histogram in fields.named("operators").items()},
         provenance=fields.raw("provenance"),
+        lengths=_lengths(fields.optional("lengths")),
     )
+    if manifest.lengths is not None:
+        manifest.lengths.check(manifest.signature)
     symbols = {symbol for array in manifest.signature for symbol in array.symbols}
     if set(manifest.bounds) != symbols:
         raise ValueError(f"bounds are given for {sorted(manifest.bounds)}; expected {sorted(symbols)}")
@@ -167,6 +173,13 @@ def _array_spec(fields: Fields) -> ArraySpec:
         positions_in=fields.optional_text("positions_in"),
         below=fields.optional_count("below"),
     )
+
+
+def _lengths(fields: Fields | None) -> Lengths | None:
+    if fields is None:
+        return None
+    fields.expect(*(field.name for field in dataclass_fields(Lengths)))
+    return Lengths(fields.texts("features"), fields.shape("sizes"))
 
 
 def _inside(name: str) -> str:

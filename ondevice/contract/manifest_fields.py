@@ -33,6 +33,11 @@ class Fields:
             raise ValueError(f"{self._where} has no {name}")
         return self._fields[name]
 
+    def optional(self, name: str) -> Fields | None:
+        """An object; None where there is none."""
+        value = self._fields.get(name)
+        return None if value is None else Fields(value, self._at(name))
+
     def expect(self, *names: str) -> None:
         """No field but these."""
         unknown = [name for name in self._fields if name not in names]

@@ -43,6 +43,7 @@ def test_every_difference_is_named(manifest: Manifest, recipe: ExportRecipe) -> 
     assert recipe_differences(manifest, replace(recipe, runtimes=("onnxruntime-training",))) == ["runtime"]
     assert recipe_differences(manifest, replace(recipe, micro_batch=8)) == ["micro-batch"]
     assert recipe_differences(manifest, replace(recipe, max_width=63)) == ["width"]
+    assert recipe_differences(manifest, replace(recipe, lengths=(3, 6))) == ["lengths"]
     assert recipe_differences(manifest, replace(recipe, seed=1)) == ["seed"]
     assert recipe.weights is not None
     recipe.weights.write_bytes(b"others")

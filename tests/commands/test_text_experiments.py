@@ -99,3 +99,17 @@ def test_the_first_run_on_published_files_runs_two_rounds(
     experiment = runs_of(name)[0]
     changes = {**TINY, "data.source": str(published(experiment.data.population))}
     check_two_rounds(experiment.overridden(changes), tmp_path / "run", tmp_path / "cache")
+
+
+@pytest.mark.slow
+def test_a_federation_learns_the_same_with_several_lengths(chats: Path, tmp_path: Path) -> None:
+    losses = []
+    for name, lengths in (("one", []), ("several", [4, 8, 20])):
+        changes = {**TINY, "data.population": str(chats), "model.lengths": lengths}
+        experiment = load_experiment("chitchat-uniform").overridden(changes)
+        run = fedss.simulate(experiment, out=tmp_path / name, runtime="onnxruntime")
+        losses.append([line.mean_loss for line in run.rounds])
+    artifact = fedss.open_artifact(tmp_path / "several" / "artifact")
+    assert artifact.manifest.lengths is not None
+    assert artifact.manifest.lengths.sizes == (4, 8, 20)
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)

@@ -21,14 +21,14 @@ def method_rows(name: str) -> list[Cells]:
                 str(row["num_negatives"] if row["num_negatives"] is not None else ""),
                 f"{row['mean_width']:.0f}",
                 f"{100 * row['width_share']:.1f}",
-                _accuracy(row),
+                accuracy(row),
                 *("" if not size else f"{size / 1000:.0f}" for size in sent),
             ]
         )
     return expected
 
 
-def _accuracy(row: dict[str, Any]) -> str:
+def accuracy(row: dict[str, Any]) -> str:
     """One seed has no deviation."""
     spread = f" ± {100 * row['deviation']:.1f}" if row["num_seeds"] > 1 else ""
     return f"{100 * row['mean']:.1f}{spread}"
@@ -115,7 +115,7 @@ def table_1_in_short() -> tuple[Cells, list[Cells]]:
 
 def visual_schemes() -> tuple[Cells, list[Cells]]:
     rows = [
-        [f"`{name}`", row["label"], _accuracy(row)]
+        [f"`{name}`", row["label"], accuracy(row)]
         for name in ("fedvc-table4-small", "glyphs-fedaws")
         for row in json.loads((RESULTS / f"{name}.json").read_text())["rows"]
     ]
@@ -125,7 +125,7 @@ def visual_schemes() -> tuple[Cells, list[Cells]]:
 def accuracy_at_budgets() -> tuple[Cells, list[Cells]]:
     found = json.loads((RESULTS / "fedvc-table2-small.json").read_text())["rows"]
     budgets = list(dict.fromkeys((row["budget"], row["at"]) for row in found))
-    scores = {(row["label"], row["budget"], row["at"]): _accuracy(row) for row in found}
+    scores = {(row["label"], row["budget"], row["at"]): accuracy(row) for row in found}
     rows = [
         [label, *(scores[label, *budget] for budget in budgets)]
         for label in dict.fromkeys(row["label"] for row in found)

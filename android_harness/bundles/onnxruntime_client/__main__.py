@@ -11,11 +11,12 @@ from pathlib import Path
 from android_harness.bundles.onnxruntime_client.bench import BenchJob, bench, peak_footprint_bytes, say
 from android_harness.bundles.onnxruntime_client.replay import Replay, Unanswered
 from ondevice.backends import Backend
+from ondevice.backends.per_length import open_every_length
 from ondevice.client.client import Client
 from ondevice.client.device_files import DeviceFileError, read_examples, read_plan, read_seed, write_whole
 from ondevice.contract.artifact import Artifact, ArtifactError, open_artifact
 from ondevice.contract.choice import UnknownChoice
-from ondevice.contract.golden_step import check_golden
+from ondevice.contract.golden_step import check_golden, worst_of
 from ondevice.contract.wire import WireError
 
 FAILED, BAD_FILE, CHECK_FAILED = 1, 3, 5
@@ -67,7 +68,8 @@ def converse(options: argparse.Namespace) -> None:
 
 def check(options: argparse.Namespace) -> None:
     artifact = open_artifact(options.artifact)
-    comparison = check_golden(_open_step(artifact, options.threads), artifact.initial(), artifact.golden())
+    step, weights = _open_step(artifact, options.threads), artifact.initial()
+    comparison = worst_of([check_golden(step, weights, golden) for golden in artifact.golden_steps()])
     say(
         event="checked",
         runtime="onnxruntime",
@@ -94,11 +96,11 @@ def run_bench(options: argparse.Namespace) -> None:
         options.parser.error(f"--width is {options.width}; expected 1 or more, or 0 where there is no table")
     batch = options.batch or micro_batch
     job = BenchJob(options.width, batch, micro_batch, options.steps, options.warmup, options.threads)
-    bench(artifact, job, _runtime())
+    bench(artifact, job, _open_step)
 
 
 def _open_step(artifact: Artifact, threads: int) -> Backend:
-    return _runtime()(artifact, threads)
+    return open_every_length(artifact, lambda one: _runtime()(one, threads))
 
 
 def _runtime() -> Callable[[Artifact, int], Backend]:

@@ -20,6 +20,9 @@ class Extractor(nn.Module):
     """
 
     inputs: tuple[ArraySpec, ...]
+    sequences: tuple[str, ...] = ()
+    """Features whose second size is a number of places, with padding behind a text that changes nothing: the network takes
+    texts of fewer places as well."""
     idle: tuple[str, ...] = ()
     """Parameters that cannot learn: no gradient reaches them, or their builder froze them."""
     remarks: tuple[str, ...] = ()

@@ -49,6 +49,7 @@ class TokenTransformer(Extractor):
         sizes = sizes_of(TransformerSizes, spec)
         shape = (EXAMPLES, sizes.length)
         self.inputs = (ArraySpec(TOKENS, "feature", shape, "int64", PADDING, below=sizes.vocabulary),)
+        self.sequences = (TOKENS,)
         self.words = nn.Embedding(sizes.vocabulary, sizes.width)
         self.layers = CausalLayers(sizes.width, sizes)
         self.embedding = nn.Linear(sizes.width, spec.embedding_dim)
@@ -68,6 +69,7 @@ class TiedTransformer(Extractor):
         self._dim = spec.embedding_dim
         shape = (EXAMPLES, sizes.length)
         self.inputs = (ArraySpec(TOKENS, "feature", shape, "int64", PADDING, positions_in=COLUMNS),)
+        self.sequences = (TOKENS,)
         self.layers = CausalLayers(self._dim, sizes)
         self.embedding = nn.Linear(self._dim, self._dim)
 
@@ -97,7 +99,7 @@ class CausalLayers(nn.Module):
         is_later = (places > places[:, None]).to(words.dtype)
         is_padding = (tokens == PADDING).to(words.dtype)
         mask = (is_later + is_padding[:, None, None, :]) * float(EXCLUDED)  # [b, 1, length, length]
-        x = words + self.positions
+        x = words + self.positions[: tokens.shape[1]]
         for block in self.blocks:
             x = block(x, mask)
         known: Tensor = self.norm(x)

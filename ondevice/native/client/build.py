@@ -56,11 +56,13 @@ PORTABLE_SOURCES = (
     "step/micro_batch.cpp",
     "noise.cpp",
     "contract/sha256.cpp",
+    "contract/lengths.cpp",
     "contract/artifact.cpp",
 )
 STEP_SOURCES = (
     "step/exported_program.cpp",
     "step/training_step.cpp",
+    "step/per_length_step.cpp",
     "embedding.cpp",
     "questions.cpp",
     "local_training.cpp",

@@ -1,11 +1,27 @@
 #include "client/embedding.h"
 
 #include <algorithm>
+#include <map>
 
 #include "client/contract/failure.h"
 #include "client/step/training_step.h"
 
 namespace fedss {
+namespace {
+
+// `embed.pte` of one length, opened when a text first needs it.
+struct Embedder {
+  Embedder(const Artifact& whole, int64_t size)
+      : artifact(whole.of_length(size)),
+        program(artifact, "embed.pte"),
+        texts(whole.lengths, artifact.signature, artifact.bounds) {}
+
+  const Artifact artifact;
+  ExportedProgram program;
+  CutTexts texts;
+};
+
+}  // namespace
 
 Embeddings embed_examples(
     const Artifact& artifact, const StepPlace& place, const StepArrays& weights, const RowIds& ids,
@@ -14,7 +30,7 @@ Embeddings embed_examples(
     throw UsageError(
         "--runtime is '" + place.runtime + "', which only trains; the plan's sampler embeds, which takes executorch");
   set_threads(place.threads);
-  ExportedProgram program(artifact, "embed.pte");
+  std::map<int64_t, Embedder> embedders;
   const StepSignature signature = artifact.signature.of_embedding();
   const RowSample sample{ids, {}, {}};
   const BatchGatherer gatherer(signature, examples, sample);
@@ -22,9 +38,6 @@ Embeddings embed_examples(
   StepArrays arrays;
   for (const ArraySpec& spec : signature.trained()) arrays[spec.name] = weights.at(spec.name);
   add_batch(arrays, batch);
-  std::vector<ArrayView> inputs;
-  for (const ArraySpec& spec : signature.of_role({Role::dense})) inputs.push_back(arrays.at(spec.name));
-  for (const ArraySpec& spec : signature.embedded()) inputs.push_back(arrays.at(spec.name));
   // A last batch is filled up with padding; what becomes of that is left out.
   const std::vector<float> unweighted(positions.size());
   std::vector<float> made(artifact.micro_batch() * artifact.embedding_dim);
@@ -32,7 +45,13 @@ Embeddings embed_examples(
   for (size_t first = 0; first < positions.size(); first += artifact.micro_batch()) {
     gatherer.fill(batch, positions, unweighted, first);
     check_arrays(signature, arrays, artifact.bounds);
-    program.run(inputs, {{made.data(), {artifact.micro_batch(), artifact.embedding_dim}}});
+    const int64_t size = artifact.lengths.sizes.empty() ? 0 : artifact.lengths.holding(signature, arrays);
+    Embedder& embedder = embedders.try_emplace(size, artifact, size).first->second;
+    const StepArrays cut = embedder.texts.cut(arrays);
+    std::vector<ArrayView> inputs;
+    for (const ArraySpec& spec : signature.of_role({Role::dense})) inputs.push_back(cut.at(spec.name));
+    for (const ArraySpec& spec : signature.embedded()) inputs.push_back(cut.at(spec.name));
+    embedder.program.run(inputs, {{made.data(), {artifact.micro_batch(), artifact.embedding_dim}}});
     const size_t count = std::min<size_t>(artifact.micro_batch(), positions.size() - first);
     found.values.insert(found.values.end(), made.begin(), made.begin() + count * artifact.embedding_dim);
   }

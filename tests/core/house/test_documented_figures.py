@@ -25,6 +25,7 @@ from helpers.documented_accuracy import (
     visual_schemes,
 )
 from helpers.documented_hashing import hash_tables, steps_over_labels
+from helpers.documented_scopes import scopes_on_glyphs, scopes_on_mobilenet
 from helpers.documented_tables import Cells, tables
 
 from benchmarks.networks import table as zoo_table
@@ -319,6 +320,8 @@ CLAIMS: dict[str, list[Callable[[], tuple[Cells, list[Cells]]]]] = {
         peaks_on_the_host,
         large_batches,
         what_learns,
+        scopes_on_mobilenet,
+        scopes_on_glyphs,
         peaks_on_devices,
         instructions,
     ],

@@ -89,3 +89,15 @@ def test_tables_have_medians_worsts_and_reasons() -> None:
     assert (found["ORT error"], found["ET error"], found["ET plan MB"]) == ("refused", "2e-06", "7.2")
     assert reasons(rows)[1] == [["timm:resnet18", "onnxruntime-stock", "refused: the model uses a / b"]]
     assert markdown((["a", "b"], [["1", "2"]])) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
+
+
+@pytest.mark.slow
+def test_the_smallest_part_of_the_zoo_is_proven() -> None:
+    rows = zoo.examined(KNOWN["timm:lcnet_050"], ["executorch", "onnxruntime-stock"])
+    assert [(row.outcome, row.reason) for row in rows] == [("proven", "")] * 2
+    for row in rows:
+        assert row.error is not None
+        assert row.peak_mb is not None
+        assert row.eager_peak_mb is not None
+        assert row.error < 1e-5
+        assert row.peak_mb <= row.eager_peak_mb / 2

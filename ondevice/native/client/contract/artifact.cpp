@@ -12,6 +12,7 @@ namespace {
 constexpr const char* kAgain = "; push the artifact again, or export it again";
 constexpr int64_t kMaxElements = INT32_MAX;  // of one array of a step: the runtime's sizes are of 32 bits
 constexpr int kVersion = 2;
+const std::string kGolden = "golden.safetensors";
 
 bool fits(const Dimensions& shape) {
   int64_t count = 1;
@@ -72,8 +73,30 @@ void Artifact::read_manifest(const Json& manifest) {
   }
   for (const auto& [symbol, bound] : bounds)
     if (!symbols.count(symbol)) throw BadFile("bounds have " + symbol + ", of which no input speaks");
+  if (manifest.contains("lengths") && !manifest["lengths"].is_null())
+    lengths = lengths_from_document(manifest["lengths"], signature);
   for (const auto& [name, entry] : manifest.at("files").items())
     files_[name] = {count_at(entry, "size"), entry.at("sha256")};
+}
+
+Artifact Artifact::of_length(int64_t size) const {
+  Artifact one = *this;
+  one.lengths = {};
+  if (lengths.sizes.empty() || size == lengths.sizes.back()) return one;
+  one.signature = lengths.shortened(signature, size);
+  one.directory_ += "/" + folder_of(size);
+  one.files_.clear();
+  const std::string prefix = folder_of(size) + "/";
+  for (const auto& [name, entry] : files_)
+    if (name.rfind(prefix, 0) == 0) one.files_[name.substr(prefix.size())] = entry;
+  return one;
+}
+
+std::vector<std::string> Artifact::golden_files() const {
+  std::vector<std::string> names{kGolden};
+  for (const int64_t size : lengths.sizes)
+    if (size != lengths.sizes.back()) names.push_back(folder_of(size) + "/" + kGolden);
+  return names;
 }
 
 std::string Artifact::path(const std::string& name) const {

@@ -6,7 +6,9 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
+#include "client/contract/lengths.h"
 #include "client/contract/step_signature.h"
 #include "client/contract/wire.h"
 
@@ -18,10 +20,17 @@ class Artifact {
 
   StepSignature signature;
   Bounds bounds;              // of every symbol in the signature
+  Lengths lengths;            // of texts that have a program each
   int64_t embedding_dim = 0;  // entries of an embedding
 
   // Examples of one step.
   int64_t micro_batch() const { return bounds.at(kExamples); }
+
+  // As if there were no texts but those of that length: its programs under their plain names.
+  Artifact of_length(int64_t size) const;
+
+  // The golden steps: one, and one of every shorter length.
+  std::vector<std::string> golden_files() const;
 
   // Where a file lies, once it is known to be the one that was exported; BadFile says what to do.
   std::string path(const std::string& name) const;
@@ -38,7 +47,7 @@ class Artifact {
     int64_t size;
     std::string sha256;
   };
-  const std::string directory_;
+  std::string directory_;
   std::map<std::string, FileEntry> files_;
 };
 

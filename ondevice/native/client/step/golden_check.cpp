@@ -101,10 +101,9 @@ std::vector<NamedArray> padded_inputs(const GoldenFile& golden, const Artifact& 
   return padded;
 }
 
-}  // namespace
-
-Comparison check_golden(const Artifact& artifact, TrainingStep& step, double slack) {
-  const GoldenFile golden(artifact.path("golden.safetensors"));
+void check_one(
+    Comparison& result, const Artifact& artifact, const std::string& name, TrainingStep& step, double slack) {
+  const GoldenFile golden(artifact.path(name));
   Bounds values;
   const std::vector<NamedArray> inputs = padded_inputs(golden, artifact, values);
   const Arrays weights = artifact.initial(values);
@@ -116,13 +115,19 @@ Comparison check_golden(const Artifact& artifact, TrainingStep& step, double sla
   const std::vector<ArraySpec> trained = artifact.signature.trained();
   const int64_t outputs = static_cast<int64_t>(trained.size()) + 1;
   const std::vector<float> eager_distance = golden.floats("eager_distance", {outputs});  // the loss's is last
-  Comparison result;
   for (size_t i = 0; i < trained.size(); i++) {
     const std::vector<float> expected =
         golden.floats("output/" + gradient_of(trained[i].name), trained[i].sizes(values));
     compare(result, trained[i].name, gradients[i].data(), expected, eager_distance[i], slack);
   }
   compare(result, "loss", &loss, golden.floats("output/loss", {1}), eager_distance.back(), slack);
+}
+
+}  // namespace
+
+Comparison check_golden(const Artifact& artifact, TrainingStep& step, double slack) {
+  Comparison result;
+  for (const std::string& name : artifact.golden_files()) check_one(result, artifact, name, step, slack);
   return result;
 }
 

@@ -15,7 +15,7 @@ struct Comparison {
   double worst_excess = 0;  // how many times the worst distance is what was allowed
 };
 
-// `slack` widens every tolerance.
+// All golden steps of the artifact; `slack` widens every tolerance.
 Comparison check_golden(const Artifact&, TrainingStep&, double slack);
 
 }  // namespace fedss

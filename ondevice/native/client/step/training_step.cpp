@@ -2,6 +2,7 @@
 
 #include "client/contract/failure.h"
 #include "client/step/exported_program.h"
+#include "client/step/per_length_step.h"
 #include "client/step/stock_step.h"
 
 namespace fedss {
@@ -38,6 +39,9 @@ class FunctionalStep final : public TrainingStep {
 std::unique_ptr<TrainingStep> open_step(
     const Artifact& artifact, const std::string& runtime, int threads, bool profiled) {
   set_threads(threads);
+  if (artifact.lengths.sizes.size() > 1)
+    return open_per_length_step(
+        artifact, [=](const Artifact& one) { return open_step(one, runtime, threads, profiled); });
   if (runtime == "executorch") return std::make_unique<FunctionalStep>(artifact, profiled);
   if (runtime == "executorch-stock") return open_stock_step(artifact);
   throw UsageError("--runtime is '" + runtime + "'; this client has executorch and executorch-stock");
