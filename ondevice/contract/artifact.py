@@ -59,6 +59,10 @@ class Artifact:
         return self.manifest.bounds
 
     @property
+    def embedding(self) -> tuple[int, ...]:
+        return self.manifest.embedding
+
+    @property
     def micro_batch(self) -> int:
         """The most examples of one step."""
         return self.bounds[EXAMPLES]

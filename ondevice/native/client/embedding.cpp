@@ -7,7 +7,18 @@
 
 namespace fedss {
 
-Embeddings embed_examples(
+namespace {
+
+// One embedding after the other.  Where an example has fewer places than others there are zeros, which are left out.
+void add_places(Embeddings& found, const Dimensions& shape, const float* made, size_t count) {
+  for (const float* one = made; one < made + count; one += found.dim)
+    if (shape.size() == 1 || std::any_of(one, one + found.dim, [](float value) { return value != 0; }))
+      found.values.insert(found.values.end(), one, one + found.dim);
+}
+
+}  // namespace
+
+Embeddings embed_places(
     const Artifact& artifact, const StepPlace& place, const StepArrays& weights, const RowIds& ids,
     const ExampleSet& examples, const std::vector<int64_t>& positions) {
   if (place.runtime != "executorch")
@@ -27,14 +38,15 @@ Embeddings embed_examples(
   for (const ArraySpec& spec : signature.embedded()) inputs.push_back(arrays.at(spec.name));
   // A last batch is filled up with padding; what becomes of that is left out.
   const std::vector<float> unweighted(positions.size());
-  std::vector<float> made(artifact.micro_batch() * artifact.embedding_dim);
-  Embeddings found{artifact.embedding_dim, {}};
+  const size_t per_example = element_count(artifact.embedding);
+  std::vector<float> made(element_count(artifact.embedded()));
+  Embeddings found{artifact.embedding.back(), {}};
   for (size_t first = 0; first < positions.size(); first += artifact.micro_batch()) {
     gatherer.fill(batch, positions, unweighted, first);
     check_arrays(signature, arrays, artifact.bounds);
-    program.run(inputs, {{made.data(), {artifact.micro_batch(), artifact.embedding_dim}}});
+    program.run(inputs, {{made.data(), artifact.embedded()}});
     const size_t count = std::min<size_t>(artifact.micro_batch(), positions.size() - first);
-    found.values.insert(found.values.end(), made.begin(), made.begin() + count * artifact.embedding_dim);
+    add_places(found, artifact.embedding, made.data(), count * per_example);
   }
   return found;
 }

@@ -17,11 +17,13 @@ class Artifact {
   explicit Artifact(const std::string& directory);
 
   StepSignature signature;
-  Bounds bounds;              // of every symbol in the signature
-  int64_t embedding_dim = 0;  // entries of an embedding
+  Bounds bounds;         // of every symbol in the signature
+  Dimensions embedding;  // what embed.pte makes of an example: [d], or [places, d] where that is more than one
 
   // Examples of one step.
   int64_t micro_batch() const { return bounds.at(kExamples); }
+  // The shape of what embed.pte gives.
+  Dimensions embedded() const;
 
   // Where a file lies, once it is known to be the one that was exported; BadFile says what to do.
   std::string path(const std::string& name) const;
