@@ -54,7 +54,9 @@ def check_examples_are_independent(step: TrainStep, seed: int) -> None:
         ]
         for at in range(2)
     ]
-    direction = torch.from_numpy(random.standard_normal((2, step.spec.embedding_dim)))
+    direction = torch.from_numpy(
+        random.standard_normal((2, *step.extractor.embedding_shape(step.spec.embedding_dim)))
+    )
     together = _gradients(exact, pairs, direction)
     apart = [_gradients(exact, one, direction[at : at + 1]) for at, one in enumerate(singles)]
     # What has no influence at all (a bias of attention's keys) has a gradient of rounding errors of the others.

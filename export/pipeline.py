@@ -237,6 +237,7 @@ def _manifest(
         spec=recipe.spec,
         signature=step.signature,
         bounds=bounds,
+        embedding=step.extractor.embedding_shape(recipe.spec.embedding_dim),
         runtimes=tuple(programs),
         parameters=parameters,
         files={},

@@ -87,7 +87,7 @@ def trace_loss(step: TrainStep, micro_batch: int) -> fx.GraphModule:
 
 
 def trace_embed(step: TrainStep, micro_batch: int) -> fx.GraphModule:
-    """The extractor alone, for evaluation: dense parameters and what it takes -> embeddings [b, embedding_dim]."""
+    """The extractor alone: dense parameters and what it takes -> embeddings, as `Extractor.summary` has them."""
     embedding = Embedding(step.extractor)
 
     def run(tensors: dict[str, Tensor], data: Sequence[Tensor]) -> list[Tensor]:

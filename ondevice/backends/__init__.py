@@ -28,5 +28,6 @@ class Backend(Protocol):
         ...
 
     def embed(self, arrays: Arrays) -> FloatArray:
-        """Dense parameters and `signature.embedded`, any number of examples -> embeddings [b, d], for evaluation."""
+        """Dense parameters and `signature.embedded`, any number of examples -> embeddings [b, d], or [b, places, d] where
+        the extractor makes several of an example: for evaluation, and for samplers that look near."""
         ...

@@ -21,7 +21,7 @@ class ExecutorchBackend:
         self.signature = artifact.signature
         self.micro_batch = artifact.micro_batch
         self._bounds = artifact.bounds
-        self._embedding_dim = artifact.spec.embedding_dim
+        self._embedding = artifact.embedding
         set_threads(threads)
         self._step = Program(artifact.path("step.pte"), profiled)
         self._embed_path = artifact.path("embed.pte")
@@ -57,7 +57,7 @@ class ExecutorchBackend:
         given = {spec.name: _contiguous(arrays[spec.name]) for spec in inputs}
 
         def run(features: Arrays) -> FloatArray:
-            out = np.empty((self.micro_batch, self._embedding_dim), np.float32)
+            out = np.empty((self.micro_batch, *self._embedding), np.float32)
             piece = {**given, **{name: _contiguous(feature) for name, feature in features.items()}}
             program.run(list(piece.values()), [out])
             return out

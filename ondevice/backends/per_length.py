@@ -33,7 +33,7 @@ class PerLengthBackend:
     def __init__(self, artifact: Artifact, lengths: Lengths, open_one: OpenOne) -> None:
         self.signature = artifact.signature
         self.micro_batch: int | None = artifact.micro_batch
-        self._embedding_dim = artifact.spec.embedding_dim
+        self._embedding = artifact.embedding
         self._lengths = lengths
         self._artifact, self._open_one = artifact, open_one
         self._opened: dict[int, Backend] = {}
@@ -48,7 +48,8 @@ class PerLengthBackend:
         """Examples of one length together: nothing is drawn, so their order is free."""
         check_features(self.signature, arrays)
         places = self._lengths.places(self.signature, arrays)
-        embeddings = np.empty((len(places), self._embedding_dim), np.float32)
+        # Where an example has an embedding per place, those behind a text stay 0, as the longest program has them.
+        embeddings = np.zeros((len(places), *self._embedding), np.float32)
         of_examples = {spec.name for spec in self.signature.features}
         shortest = np.searchsorted(self._lengths.sizes, places)
         for at, size in enumerate(self._lengths.sizes):
@@ -57,7 +58,8 @@ class PerLengthBackend:
                 some = {
                     name: array[chosen] if name in of_examples else array for name, array in arrays.items()
                 }
-                embeddings[chosen] = self._of(size).embed(self._lengths.cut(some, size))
+                found = self._of(size).embed(self._lengths.cut(some, size))
+                embeddings[chosen, : found.shape[1]] = found
         return embeddings
 
     def _of(self, size: int) -> Backend:

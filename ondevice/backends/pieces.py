@@ -13,7 +13,7 @@ from ondevice.contract.vocabulary import FloatArray
 def embed_in_pieces(
     signature: StepSignature, features: Arrays, micro_batch: int, run: Callable[[Arrays], FloatArray]
 ) -> FloatArray:
-    """`run` takes features of exactly `micro_batch` examples and gives their embeddings [micro_batch, d]."""
+    """`run` takes features of exactly `micro_batch` examples and gives their embeddings [micro_batch, ...]."""
     rows = [run(piece)[:count] for piece, count in _pieces(signature, features, micro_batch)]
     return np.concatenate(rows)
 
@@ -21,7 +21,7 @@ def embed_in_pieces(
 def _pieces(signature: StepSignature, features: Arrays, micro_batch: int) -> Iterator[tuple[Arrays, int]]:
     total = len(features[signature.features[0].name])
     bounds = {EXAMPLES: micro_batch}
-    # Of no examples, one piece of padding is embedded: that gives [0, d].
+    # Of no examples, one piece of padding is embedded: that gives [0, ...].
     for first in range(0, max(1, total), micro_batch):
         piece = {spec.name: features[spec.name][first : first + micro_batch] for spec in signature.features}
         count = min(micro_batch, total - first)

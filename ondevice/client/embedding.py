@@ -1,4 +1,8 @@
-"""Examples as the extractor sees them, in blocks that bound the memory: for evaluation, and for samplers that look near."""
+"""Examples as the extractor sees them, in blocks that bound the memory: for evaluation, and for samplers that look near.
+
+An extractor makes one embedding of an example, or several: one for each place where it predicts, the first of which stands
+for the whole.  Evaluation asks the whole examples, a sampler all places, for all of them compete with the classifier's rows.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +24,37 @@ ReadRows = Callable[[str, IntArray], FloatArray]
 def embed_examples(
     backend: Backend, dense: Parameters, examples: ExampleSet, read_rows: ReadRows
 ) -> FloatArray:
-    """[N, d]"""
+    """[N, d]: what stands for each of them."""
     return np.concatenate([found for _, found in embedded_blocks(backend, dense, examples, read_rows)])
+
+
+def embed_places(
+    backend: Backend, dense: Parameters, examples: ExampleSet, read_rows: ReadRows
+) -> FloatArray:
+    """[places, d]: all that there are, one example's after the other."""
+    return np.concatenate([_places(made) for _, made in _blocks(backend, dense, examples, read_rows)])
 
 
 def embedded_blocks(
     backend: Backend, dense: Parameters, examples: ExampleSet, read_rows: ReadRows
 ) -> Iterator[tuple[slice, FloatArray]]:
-    """Some examples after the other, and what is made of them.  Of a table that the extractor reads, a block of examples
+    """Some examples after the other, and what stands for them."""
+    for block, made in _blocks(backend, dense, examples, read_rows):
+        yield block, made if made.ndim == 2 else made[:, 0]
+
+
+def _places(made: FloatArray) -> FloatArray:
+    if made.ndim == 2:
+        return made
+    flat = made.reshape(-1, made.shape[2])
+    # Where an example has fewer places than others there are zeros.
+    return flat[flat.any(1)]
+
+
+def _blocks(
+    backend: Backend, dense: Parameters, examples: ExampleSet, read_rows: ReadRows
+) -> Iterator[tuple[slice, FloatArray]]:
+    """Some examples after the other, and all that is made of them.  Of a table that the extractor reads, a block of examples
     gets the rows that it needs."""
     size = backend.micro_batch or _BLOCK
     read = [spec.name for spec in backend.signature.features]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ondevice.backends import Backend
-from ondevice.client.embedding import embed_examples
+from ondevice.client.embedding import embed_places
 from ondevice.contract import wire
 from ondevice.contract.link import Ask
 from ondevice.contract.lookup import Lookup, found_from_bytes, lookup_to_bytes
@@ -57,7 +57,7 @@ class WireQuestions:
 
         features = {name: feature[self.positions] for name, feature in self.examples.features.items()}
         own = ExampleSet(features, self.examples.labels[self.positions])
-        return embed_examples(backend, model.dense, own, read_rows)
+        return embed_places(backend, model.dense, own, read_rows)
 
     @property
     def dim(self) -> int:

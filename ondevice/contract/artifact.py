@@ -61,6 +61,10 @@ class Artifact:
         return self.manifest.bounds
 
     @property
+    def embedding(self) -> tuple[int, ...]:
+        return self.manifest.embedding
+
+    @property
     def micro_batch(self) -> int:
         """The most examples of one step."""
         return self.bounds[EXAMPLES]
@@ -97,7 +101,9 @@ class Artifact:
             if name.startswith(prefix)
         }
         signature = lengths.shortened(self.signature, size)
-        manifest = replace(self.manifest, signature=signature, files=files, lengths=None)
+        # Where every place has an embedding, there are fewer of these too.
+        embedding = (size, *self.embedding[1:]) if len(self.embedding) == 2 else self.embedding
+        manifest = replace(self.manifest, signature=signature, embedding=embedding, files=files, lengths=None)
         return Artifact(self.directory / prefix, manifest, self.sha256)
 
     def golden_steps(self) -> list[GoldenStep]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ondevice.contract.lengths import Lengths
 from ondevice.contract.manifest_fields import Fields, check_array
-from ondevice.contract.step_signature import ArraySpec, Bounds, Dtype, Role, StepSignature
+from ondevice.contract.step_signature import EXAMPLES, ArraySpec, Bounds, Dtype, Role, StepSignature
 from ondevice.contract.vocabulary import BatchNormPolicy, LogitKind, Randomness, StepSpec
 
 FORMAT = "fedss-artifact"
@@ -76,6 +76,8 @@ class Manifest:
     signature: StepSignature
     bounds: Bounds
     """Examples of one step (a smaller batch is padded, a larger one is split), and the most rows of every table."""
+    embedding: tuple[int, ...]
+    """What the embed program makes of an example: [d], or [places, d] where that is more than one embedding."""
     runtimes: tuple[str, ...]
     parameters: tuple[Parameter, ...]
     """Of the extractor, in the module's order, the frozen ones too."""
@@ -97,10 +99,13 @@ class Manifest:
 
 def manifest_from_document(document: dict[str, Any]) -> Manifest:
     fields = Fields(document, "")
+    spec = _spec(Fields(fields.raw("spec"), "spec"))
     manifest = Manifest(
-        spec=_spec(Fields(fields.raw("spec"), "spec")),
+        spec=spec,
         signature=StepSignature(tuple(_array_spec(entry) for entry in fields.objects("signature"))),
         bounds=Fields(fields.raw("bounds"), "bounds").counts(least=1),
+        # One that was exported before says nothing of it, and makes one embedding of an example.
+        embedding=fields.shape("embedding") if "embedding" in document else (spec.embedding_dim,),
         runtimes=fields.texts("runtimes"),
         parameters=tuple(
             Parameter(entry.text("name"), entry.shape("shape"), entry.flag("trainable"))
@@ -135,8 +140,13 @@ def manifest_from_document(document: dict[str, Any]) -> Manifest:
     symbols = {symbol for array in manifest.signature for symbol in array.symbols}
     if set(manifest.bounds) != symbols:
         raise ValueError(f"bounds are given for {sorted(manifest.bounds)}; expected {sorted(symbols)}")
+    if manifest.embedding[-1:] != (spec.embedding_dim,) or len(manifest.embedding) > 2:
+        raise ValueError(
+            f"embedding is {list(manifest.embedding)}; expected [{spec.embedding_dim}], or a number of places before it"
+        )
     for array in manifest.signature:
         check_array(array.name, array.sizes(manifest.bounds))
+    check_array("embedding", (manifest.bounds[EXAMPLES], *manifest.embedding))
     for parameter in manifest.parameters:  # the frozen ones are no inputs
         check_array(parameter.name, parameter.shape)
     learning = {parameter.name: parameter.shape for parameter in manifest.parameters if parameter.trainable}

@@ -75,7 +75,7 @@ class TrainStep(nn.Module):
 
 
 class Embedding(nn.Module):
-    """The extractor alone, for evaluation: what `StepSignature.embedded` lists -> embeddings [b, d]."""
+    """The extractor alone: what `StepSignature.embedded` lists -> embeddings, as `Extractor.summary` has them."""
 
     def __init__(self, extractor: Extractor) -> None:
         super().__init__()

@@ -176,7 +176,11 @@ def test_a_place_knows_nothing_of_later_words_nor_of_padding() -> None:
     np.testing.assert_allclose(outputs[0, :3], outputs[1, :3], atol=1e-6)
     np.testing.assert_allclose(others[0, :3], outputs[0, :3], atol=1e-6)
     assert np.abs(outputs[0, 3] - outputs[1, 3]).max() > 1e-3
-    np.testing.assert_array_equal(summary, outputs[[0, 1], [2, 4]])
+    # The last word's place first, which stands for the text, then the ones before it: all that predict a word.
+    np.testing.assert_array_equal(summary[0, :3], outputs[0, 2::-1])
+    np.testing.assert_array_equal(summary[1, :5], outputs[1, 4::-1])
+    assert not summary[0, 3:].any()
+    assert not summary[1, 5:].any()
 
 
 def test_a_text_without_a_word_to_predict_loses_nothing() -> None:

@@ -123,14 +123,22 @@ def visual_schemes() -> tuple[Cells, list[Cells]]:
 
 
 def accuracy_at_budgets() -> tuple[Cells, list[Cells]]:
-    found = json.loads((RESULTS / "fedvc-table2-small.json").read_text())["rows"]
+    return _at_budgets("fedvc-table2-small", "FedVC")
+
+
+def words_near() -> tuple[Cells, list[Cells]]:
+    return _at_budgets("hashing-figure1-small", "words beside a client's own")
+
+
+def _at_budgets(name: str, what: str) -> tuple[Cells, list[Cells]]:
+    found = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
     budgets = list(dict.fromkeys((row["budget"], row["at"]) for row in found))
     scores = {(row["label"], row["budget"], row["at"]): accuracy(row) for row in found}
     rows = [
         [label, *(scores[label, *budget] for budget in budgets)]
         for label in dict.fromkeys(row["label"] for row in found)
     ]
-    return ["FedVC", *(f"@{kind} {at:,}" for kind, at in budgets)], rows
+    return [what, *(f"@{kind} {at:,}" for kind, at in budgets)], rows
 
 
 def hashed_labels() -> tuple[Cells, list[Cells]]:

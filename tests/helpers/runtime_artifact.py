@@ -43,6 +43,7 @@ def make_artifact(directory: Path, spec: StepSpec, runtime: Runtime) -> Artifact
         spec=spec,
         signature=step.signature,
         bounds=bounds,
+        embedding=step.extractor.embedding_shape(spec.embedding_dim),
         runtimes=(runtime,),
         parameters=tuple(
             Parameter(name, value.shape, name in step.trainable) for name, value in weights.items()

@@ -26,6 +26,7 @@ def make_tiny_artifact(directory: Path) -> Artifact:
         spec=SPEC,
         signature=step.signature,
         bounds={EXAMPLES: 4, rows_of(COLUMNS): 64},
+        embedding=(SPEC.embedding_dim,),
         runtimes=(),
         parameters=tuple(Parameter(name, value.shape, True) for name, value in weights.items()),
         files={},

@@ -240,6 +240,26 @@ BAD_MANIFESTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "size is not a whole number",
     ),
     "a bound of nothing": (lambda manifest: manifest["bounds"].update(z=1), "bounds have z"),
+    "embeddings of another size": (
+        lambda manifest: manifest.update(embedding=[4, 9]),
+        "expected [8], or a number of places before it",
+    ),
+    "embeddings of three dimensions": (
+        lambda manifest: manifest.update(embedding=[2, 2, 8]),
+        "expected [8], or a number of places before it",
+    ),
+    "an embedding that is no list": (
+        lambda manifest: manifest.update(embedding=8),
+        "embedding is not a list",
+    ),
+    "places in words": (
+        lambda manifest: manifest.update(embedding=["many", 8]),
+        "embedding has a size that is no whole number",
+    ),
+    "places beyond all memory": (
+        lambda manifest: manifest.update(embedding=[1 << 60, 8]),
+        "too large for this client",
+    ),
     "no bounds": (lambda manifest: manifest.pop("bounds"), "damaged"),
     "no signature": (lambda manifest: manifest.pop("signature"), "damaged"),
     "no files": (lambda manifest: manifest.pop("files"), "damaged"),

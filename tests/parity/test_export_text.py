@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.runtime_artifact import MAX_WIDTH, MICRO_BATCH, dense_of, make_artifact, random_step_inputs
 from helpers.tiny_labels import FEDAVG, FEDMLH
-from helpers.tiny_texts import BAG, TIED, TOKEN, VOCABULARY
+from helpers.tiny_texts import BAG, LENGTH, TIED, TOKEN, VOCABULARY
 
 from export.proof.golden import build_step, draw_features, expected_step, float64_copy
 from ondevice.backends.eager import EagerBackend
@@ -55,7 +55,8 @@ def test_the_exported_step_is_the_step(spec: StepSpec, runtime: Runtime, tmp_pat
     inputs = random_step_inputs(artifact.signature, 9, MICRO_BATCH + 1, seed=2)
     arrays = {**dense_of(artifact), **{each.name: inputs[each.name] for each in artifact.signature.embedded}}
     expected = EagerBackend(spec, weights).embed(arrays)
-    assert expected.shape == (MICRO_BATCH + 1, spec.embedding_dim)
+    assert expected.shape == (MICRO_BATCH + 1, *artifact.embedding)
+    assert artifact.embedding == ((LENGTH, spec.embedding_dim) if spec is TIED else (spec.embedding_dim,))
     np.testing.assert_allclose(backend.embed(arrays), expected, rtol=1e-4, atol=1e-5)
     if spec is not TIED:
         feature = artifact.signature.features[0].name

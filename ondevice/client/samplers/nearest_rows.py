@@ -1,7 +1,8 @@
 """Rows near the client's own data, found in the server's hash tables, and others drawn uniformly (section 3 of "Adaptive
 Sparse Federated Learning in Large Output Spaces via Hashing").
 
-1. The client asks for φ, and for the rows that its examples read, if any, and embeds its examples.
+1. The client asks for φ, and for the rows that its examples read, if any, and embeds its examples: every place of a text,
+   for at every place all rows compete.
 2. It hashes the embeddings and tells the server the buckets that they fall into, nothing else.
 3. The server answers with the rows that lie there.
 4. The client keeps those with the largest activations, `num_negatives` − `num_random` at the most.
@@ -10,8 +11,12 @@ Sparse Federated Learning in Large Output Spaces via Hashing").
 The adjustment of a logit is minus the log of the row's expected count in the sample, *given what was found*.  Own rows and
 the kept ones are there for certain: 0.  Each of the R others is drawn with probability m / R: −log(m / R).  So
 Σ exp(o_j + adjust_j) over the sample is an unbiased estimate of the sum over all rows, whatever the tables found: good
-tables only make it vary less, since they take the large terms out of the draw.  With no random row at all (m = 0) the
-estimate lacks the rest, and is too small by just that.
+tables only make it vary less, since they take the large terms out of the draw.
+
+With no random row at all (m = 0, the paper's choice wherever a look-up fills the budget) the estimate lacks the rest, and is
+too small by just that.  What it lacks are the rows whose activation is below the kept ones' at every place: they lose
+nothing to these examples, and one that grows until it would win is found, kept and pushed down.  Few random rows beside
+many that were not found have a weight of R / m each: unbiased, and noisier than a draw of all rows would be.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Questions(Protocol):
         ...
 
     def embeddings(self, ids: IntArray) -> FloatArray:
-        """The examples that take part through φ of this round, [N, d]; `ids` are rows that they read."""
+        """All places of the examples that take part through φ of this round, [any, d]; `ids` are rows that they read."""
         ...
 
     def look_up(self, lookup: Lookup) -> Rows:

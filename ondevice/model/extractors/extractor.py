@@ -16,7 +16,7 @@ class Extractor(nn.Module):
     """`forward` takes the features of `inputs`, in that order, and gives embeddings [b, d].
 
     After the features it takes the tables whose rows they hold positions in: an extractor may read an objective's table.
-    It may give more than [b, d] to an objective that wants more; `summary` makes embeddings [b, d] of it.
+    It may give more than [b, d] to an objective that wants more; `summary` makes embeddings of it.
     """
 
     inputs: tuple[ArraySpec, ...]
@@ -27,12 +27,19 @@ class Extractor(nn.Module):
     """Parameters that cannot learn: no gradient reaches them, or their builder froze them."""
     remarks: tuple[str, ...] = ()
     """What had to be done to a network from elsewhere, for the user to read."""
+    places: int | None = None
+    """How many embeddings an example has at the most, where that is not one."""
     noise: Noise = Noise()
     """What its random layers decide by in training; there is none where randomness is off."""
 
     def summary(self, outputs: Tensor, *inputs: Tensor) -> Tensor:  # noqa: ARG002 - what `forward` took
-        """What `forward` gave, as one embedding per example."""
+        """What `forward` gave, as embeddings: one per example, [b, d]; or [b, places, d], all that are held against the
+        classifier's rows.  The first of them stands for the example, and zeros for those that it does not have."""
         return outputs
+
+    def embedding_shape(self, dim: int) -> tuple[int, ...]:
+        """Of what `summary` makes of one example, in embeddings of so many entries."""
+        return (dim,) if self.places is None else (self.places, dim)
 
 
 class ImageExtractor(Extractor):

@@ -67,6 +67,7 @@ class TiedTransformer(Extractor):
         super().__init__()
         sizes = sizes_of(TiedSizes, spec)
         self._dim = spec.embedding_dim
+        self.places = sizes.length
         shape = (EXAMPLES, sizes.length)
         self.inputs = (ArraySpec(TOKENS, "feature", shape, "int64", PADDING, positions_in=COLUMNS),)
         self.sequences = (TOKENS,)
@@ -80,7 +81,8 @@ class TiedTransformer(Extractor):
         return embeddings
 
     def summary(self, outputs: Tensor, *inputs: Tensor) -> Tensor:
-        return at_the_last_word(outputs, inputs[0])
+        # At every place a word is predicted, so every place is held against the rows.
+        return from_the_last_word(outputs, inputs[0])
 
 
 class CausalLayers(nn.Module):
@@ -140,6 +142,15 @@ class Block(nn.Module):
 def at_the_last_word(places: Tensor, tokens: Tensor) -> Tensor:
     """[b, length, width] -> [b, width]: of the place behind which only padding follows.  Picked by a comparison."""
     return (places * is_last_word(tokens).to(places.dtype)[:, :, None]).sum(1)
+
+
+def from_the_last_word(places: Tensor, tokens: Tensor) -> Tensor:
+    """[b, length, width] -> the same, the last word's place first, then the ones before it, then zeros for padding."""
+    steps = torch.arange(tokens.shape[1], device=tokens.device)
+    last = (tokens != PADDING).to(tokens.dtype).sum(1) - 1
+    # A product with ones and zeros moves numbers and rounds none.
+    is_wanted = steps + steps[:, None] == last[:, None, None]
+    return is_wanted.to(places.dtype) @ places
 
 
 def is_last_word(tokens: Tensor) -> Tensor:

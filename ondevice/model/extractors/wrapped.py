@@ -72,10 +72,11 @@ def wrap(spec: StepSpec, model: nn.Module) -> Extractor:
         )
     remarks.append(add_adapters(extractor, spec))
     embeddings = extractor.summary(_tried(extractor, spec, features), *features)
-    if tuple(embeddings.shape) != (PROBED, spec.embedding_dim):
+    expected = [PROBED, *extractor.embedding_shape(spec.embedding_dim)]
+    if list(embeddings.shape) != expected:
         raise UnusableModel(
             f"{spec.architecture} gives {list(embeddings.shape)} for {PROBED} examples; expected embeddings "
-            f"[{PROBED}, {spec.embedding_dim}] of an Extractor: embedding_dim is {spec.embedding_dim}"
+            f"{expected} of an Extractor: embedding_dim is {spec.embedding_dim}"
         )
     extractor.idle = _without_gradient(extractor, embeddings)
     if extractor.idle:

@@ -71,12 +71,16 @@ def unit_rows(matrix: Tensor) -> Tensor:
     return matrix * torch.rsqrt(squares + torch.relu(squares * -1.0 + SMALLEST_SQUARE))
 
 
+def is_traced(tensor: Tensor) -> bool:
+    """Whether a graph is being written down, in which no number may decide anything."""
+    return torch.compiler.is_compiling() or type(tensor) is not Tensor
+
+
 def sampled_softmax_losses(logits: Tensor, adjust: Tensor, labels: Tensor) -> Tensor:
     """Of every example, [B].  logits [B, m], adjust [m], labels [B] positions in the slice."""
     # Numbers, not a graph that is being traced, and targets without an adjustment: all losses but NegOnly.  Comparing every
     # position with the label would take five passes over [B, m], forward and backward, to say the same.
-    is_traced = torch.compiler.is_compiling() or type(logits) is not Tensor
-    if not is_traced and not adjust[labels].any():
+    if not is_traced(logits) and not adjust[labels].any():
         return functional.cross_entropy(logits + adjust, labels, reduction="none")
     positions = torch.arange(logits.shape[1], device=labels.device)
     is_target = (labels[:, None] == positions).to(logits.dtype)  # [B, m]

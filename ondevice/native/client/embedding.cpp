@@ -21,9 +21,16 @@ struct Embedder {
   CutTexts texts;
 };
 
+// One embedding after the other.  Where an example has fewer places than others there are zeros, which are left out.
+void add_places(Embeddings& found, const Dimensions& shape, const float* made, size_t count) {
+  for (const float* one = made; one < made + count; one += found.dim)
+    if (shape.size() == 1 || std::any_of(one, one + found.dim, [](float value) { return value != 0; }))
+      found.values.insert(found.values.end(), one, one + found.dim);
+}
+
 }  // namespace
 
-Embeddings embed_examples(
+Embeddings embed_places(
     const Artifact& artifact, const StepPlace& place, const StepArrays& weights, const RowIds& ids,
     const ExampleSet& examples, const std::vector<int64_t>& positions) {
   if (place.runtime != "executorch")
@@ -40,8 +47,8 @@ Embeddings embed_examples(
   add_batch(arrays, batch);
   // A last batch is filled up with padding; what becomes of that is left out.
   const std::vector<float> unweighted(positions.size());
-  std::vector<float> made(artifact.micro_batch() * artifact.embedding_dim);
-  Embeddings found{artifact.embedding_dim, {}};
+  std::vector<float> made(element_count(artifact.embedded()));
+  Embeddings found{artifact.embedding.back(), {}};
   for (size_t first = 0; first < positions.size(); first += artifact.micro_batch()) {
     gatherer.fill(batch, positions, unweighted, first);
     check_arrays(signature, arrays, artifact.bounds);
@@ -51,9 +58,10 @@ Embeddings embed_examples(
     std::vector<ArrayView> inputs;
     for (const ArraySpec& spec : signature.of_role({Role::dense})) inputs.push_back(cut.at(spec.name));
     for (const ArraySpec& spec : signature.embedded()) inputs.push_back(cut.at(spec.name));
-    embedder.program.run(inputs, {{made.data(), {artifact.micro_batch(), artifact.embedding_dim}}});
+    embedder.program.run(inputs, {{made.data(), embedder.artifact.embedded()}});
     const size_t count = std::min<size_t>(artifact.micro_batch(), positions.size() - first);
-    found.values.insert(found.values.end(), made.begin(), made.begin() + count * artifact.embedding_dim);
+    const Dimensions& shape = embedder.artifact.embedding;
+    add_places(found, shape, made.data(), count * element_count(shape));
   }
   return found;
 }

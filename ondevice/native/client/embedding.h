@@ -11,9 +11,9 @@
 
 namespace fedss {
 
-// Those at `positions` through `embed.pte`, a micro-batch at a time.  `weights` has the dense parameters, and of every
-// table that the extractor reads the rows `ids`.
-Embeddings embed_examples(
+// All places of those at `positions` through `embed.pte`, a micro-batch at a time.  `weights` has the dense parameters,
+// and of every table that the extractor reads the rows `ids`.
+Embeddings embed_places(
     const Artifact&, const StepPlace&, const StepArrays& weights, const RowIds& ids, const ExampleSet&,
     const std::vector<int64_t>& positions);
 

@@ -70,7 +70,7 @@ Embeddings WireQuestions::embeddings(const std::vector<int64_t>& ids) {
   StepArrays arrays;
   add_weights(
       arrays, artifact().signature, weights, {{rows_of(kColumns), static_cast<int64_t>(asked[0].second.size())}});
-  return embed_examples(artifact(), place_, arrays, asked, examples_, positions_);
+  return embed_places(artifact(), place_, arrays, asked, examples_, positions_);
 }
 
 Rows WireQuestions::look_up(const Lookup& lookup) {

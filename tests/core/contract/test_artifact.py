@@ -123,6 +123,14 @@ def last_first(document: dict[str, Any]) -> None:
         (edit(lambda document: document.pop("signature")), r"is damaged: .*has no signature"),
         (edit(lambda document: document.pop("bounds")), r"is damaged: .*has no bounds"),
         (edit(lambda document: document.pop("spec")), r"is damaged: .*has no spec"),
+        (
+            edit(lambda document: document.update(embedding=[4, 9])),
+            r"embedding is \[4, 9\]; expected \[8\], or a number of places before it",
+        ),
+        (edit(lambda document: document.update(embedding=[2, 2, 8])), r"embedding is \[2, 2, 8\]; expected"),
+        (edit(lambda document: document.update(embedding=[])), r"embedding is \[\]; expected \[8\]"),
+        (edit(lambda document: document.update(embedding=[0, 8])), "embedding is 0; expected"),
+        (edit(lambda document: document.update(embedding=[1 << 40, 8])), "embedding would have the shape"),
         (edit(lambda document: document["bounds"].update(b=0)), "bounds.b is 0"),
         (edit(lambda document: document["bounds"].update({"rows:columns": 0})), "bounds.rows:columns is 0"),
         (

@@ -23,6 +23,7 @@ from helpers.documented_accuracy import (
     table_1_on_more_icons,
     table_2,
     visual_schemes,
+    words_near,
 )
 from helpers.documented_hashing import hash_tables, steps_over_labels
 from helpers.documented_scopes import scopes_on_glyphs, scopes_on_mobilenet
@@ -305,6 +306,7 @@ CLAIMS: dict[str, list[Callable[[], tuple[Cells, list[Cells]]]]] = {
         visual_schemes,
         accuracy_at_budgets,
         hashed_labels,
+        words_near,
         saved_by_sampling,
         fewer_bytes,
         servers_ratios,

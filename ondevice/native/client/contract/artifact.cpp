@@ -37,6 +37,22 @@ void check_version(const Json& manifest, const std::string& path) {
         std::to_string(kVersion) + " and is older: push a new bundle");
 }
 
+// One that was exported before says nothing of it, and makes one embedding of an example.
+Dimensions embedding_from(const Json& manifest) {
+  const int64_t dim = count_at(manifest.at("spec"), "embedding_dim");
+  if (!manifest.contains("embedding")) return {dim};
+  Dimensions shape;
+  if (!manifest["embedding"].is_array()) throw BadFile("embedding is not a list");
+  for (const Json& size : manifest["embedding"]) {
+    if (!is_count(size)) throw BadFile("embedding has a size that is no whole number");
+    shape.push_back(size);
+  }
+  if (shape.empty() || shape.size() > 2 || shape.back() != dim)
+    throw BadFile(
+        "embedding is " + describe(shape) + "; expected " + describe({dim}) + ", or a number of places before it");
+  return shape;
+}
+
 }  // namespace
 
 Artifact::Artifact(const std::string& directory) : directory_(directory) {
@@ -55,8 +71,7 @@ Artifact::Artifact(const std::string& directory) : directory_(directory) {
 
 void Artifact::read_manifest(const Json& manifest) {
   signature = signature_from_document(manifest.at("signature"));
-  embedding_dim = count_at(manifest.at("spec"), "embedding_dim");
-  if (!fits({embedding_dim})) throw BadFile("embedding_dim is 0, or too large for this client");
+  embedding = embedding_from(manifest);
   const Json& most = manifest.at("bounds");
   if (!most.is_object()) throw BadFile("bounds are not an object");
   for (const auto& [symbol, bound] : most.items()) bounds[symbol] = count_at(most, symbol.c_str());
@@ -71,6 +86,8 @@ void Artifact::read_manifest(const Json& manifest) {
       throw BadFile(
           spec.name + " " + describe(spec.sizes(bounds)) + " has a size that is 0, or too large for this client");
   }
+  if (!fits(embedded()))
+    throw BadFile("embedding " + describe(embedded()) + " has a size that is 0, or too large for this client");
   for (const auto& [symbol, bound] : bounds)
     if (!symbols.count(symbol)) throw BadFile("bounds have " + symbol + ", of which no input speaks");
   if (manifest.contains("lengths") && !manifest["lengths"].is_null())
@@ -84,6 +101,7 @@ Artifact Artifact::of_length(int64_t size) const {
   one.lengths = {};
   if (lengths.sizes.empty() || size == lengths.sizes.back()) return one;
   one.signature = lengths.shortened(signature, size);
+  if (embedding.size() == 2) one.embedding.front() = size;  // a place has an embedding, and there are fewer
   one.directory_ += "/" + folder_of(size);
   one.files_.clear();
   const std::string prefix = folder_of(size) + "/";
@@ -97,6 +115,12 @@ std::vector<std::string> Artifact::golden_files() const {
   for (const int64_t size : lengths.sizes)
     if (size != lengths.sizes.back()) names.push_back(folder_of(size) + "/" + kGolden);
   return names;
+}
+
+Dimensions Artifact::embedded() const {
+  Dimensions shape{micro_batch()};
+  shape.insert(shape.end(), embedding.begin(), embedding.end());
+  return shape;
 }
 
 std::string Artifact::path(const std::string& name) const {

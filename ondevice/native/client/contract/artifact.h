@@ -19,12 +19,14 @@ class Artifact {
   explicit Artifact(const std::string& directory);
 
   StepSignature signature;
-  Bounds bounds;              // of every symbol in the signature
-  Lengths lengths;            // of texts that have a program each
-  int64_t embedding_dim = 0;  // entries of an embedding
+  Bounds bounds;         // of every symbol in the signature
+  Lengths lengths;       // of texts that have a program each
+  Dimensions embedding;  // what embed.pte makes of an example: [d], or [places, d] where that is more than one
 
   // Examples of one step.
   int64_t micro_batch() const { return bounds.at(kExamples); }
+  // The shape of what embed.pte gives.
+  Dimensions embedded() const;
 
   // As if there were no texts but those of that length: its programs under their plain names.
   Artifact of_length(int64_t size) const;

@@ -12,7 +12,7 @@
 
 namespace fedss {
 
-// Examples as the extractor sees them, [any, dim].
+// Places of examples as the extractor sees them, [any, dim].
 struct Embeddings {
   int64_t dim;
   std::vector<float> values;
@@ -24,7 +24,7 @@ class Questions {
   virtual ~Questions() = default;
   // Entries of a row of the classifier's table.
   virtual int64_t dim() = 0;
-  // The examples that take part through φ of this round; `ids` are rows that they read.
+  // All places of the examples that take part through φ of this round; `ids` are rows that they read.
   virtual Embeddings embeddings(const std::vector<int64_t>& ids) = 0;
   // The rows of the classifier's table that the server finds.
   virtual Rows look_up(const Lookup&) = 0;
