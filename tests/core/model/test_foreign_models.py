@@ -190,7 +190,8 @@ class Transposed(nn.Module):
         self.weights = nn.Parameter(torch.randn(36, 5))
 
     def forward(self, images: Tensor) -> Tensor:
-        return (self.layers(images).flatten(2).transpose(1, 2) * self.weights).square()
+        weighed: Tensor = self.layers(images).flatten(2).transpose(1, 2) * self.weights
+        return weighed.square()
 
 
 def test_one_example_alone_has_half_the_gradient_of_two_of_it() -> None:
