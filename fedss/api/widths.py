@@ -21,7 +21,10 @@ def widths_of(artifact: Artifact, wanted: Sequence[int] | None, argument: str = 
         return [0]
     chosen = [DEFAULT_WIDTH] if wanted is None else list(wanted)
     if max(chosen) > artifact.max_width:
+        is_list = argument == "widths"
         raise WrongArgument(
-            argument, f"has {max(chosen)}; {artifact.directory} takes at most {artifact.max_width} classes"
+            argument,
+            f"{'has' if is_list else 'is'} {max(chosen)}; "
+            f"{artifact.directory} takes at most {artifact.max_width} classes",
         )
     return chosen

@@ -26,7 +26,7 @@ import export.pipeline
 import fedss.commands.bench
 import fedss.commands.export
 import fedss.commands.inspect
-from export.lowering import lower
+from export.lowering import lower_lengths
 from fedss.console import CheckFailed, ExitCode, UsageError
 from fedss.errors import exit_code_for
 from ondevice.backends.eager import initial_parameters
@@ -216,7 +216,9 @@ def test_an_artifact_with_a_broken_kernel_is_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        export.pipeline, "lower", lambda *arguments: scale_a_weight_gradient(lower(*arguments))
+        export.pipeline,
+        "lower_lengths",
+        lambda *arguments: scale_a_weight_gradient(lower_lengths(*arguments)),
     )
     result = run_export(tmp_path / "artifact", "--runtimes", "onnxruntime")
     assert isinstance(result.exception, CheckFailed)
