@@ -1,6 +1,6 @@
 """The worker's side of `server_sim.engines.workers`: a process that trains clients until the server is gone.
 
-The content of a message is wire bytes, a failure as JSON, or nothing.
+The content of a message is wire bytes, a failure as JSON, how much lies in shared memory, or nothing.
 """
 
 from __future__ import annotations
@@ -20,19 +20,29 @@ from ondevice.contract.link import ClientFailure, Trace
 from ondevice.model.kept_memory import keep_freed_memory
 from server_sim.engines import OpenClients
 from server_sim.engines.message_pipe import MessagePipe, PipeClosed
+from server_sim.engines.shared_bytes import SharedBytes
 
 READY, QUESTION, UPDATE, FAILURE = b"+", b"q", b"u", b"f"
 """What a client's side says."""
-PLAN, CLIENT, ANSWER, REFUSED = b"p", b"c", b"a", b"-"
-"""What the server says: a plan and its first client, the next client of that plan, an answer; the last to a bad question."""
+PLAN, CLIENT, ANSWER, SLICE, REFUSED = b"p", b"c", b"a", b"s", b"-"
+"""What the server says: a plan and its first client, the next client of that plan, an answer, an answer whose end is in the
+memory of the round's slices; the last to a bad question."""
 CLIENT_ID = struct.Struct("!Q")
+SIZE = struct.Struct("!Q")
+"""Of what lies in shared memory: an update, or the end of a slice."""
 
 
 class _Refused(Exception):
     """The server did not take a question: the conversation is over."""
 
 
-def work(pipe: MessagePipe, open_clients: OpenClients, core: int | None = None) -> None:
+def work(
+    pipe: MessagePipe,
+    open_clients: OpenClients,
+    core: int | None,
+    slices: SharedBytes,
+    updates: SharedBytes,
+) -> None:
     """The worker process: conversations until the pipe closes, on that core if there is one for it."""
     if core is not None:
         with suppress(OSError):  # it may have been taken away from us meanwhile
@@ -48,6 +58,9 @@ def work(pipe: MessagePipe, open_clients: OpenClients, core: int | None = None) 
         kind, answer = pipe.receive()
         if kind == REFUSED:
             raise _Refused
+        if kind == SLICE:
+            (size,) = SIZE.unpack_from(answer)
+            return b"".join((memoryview(answer)[SIZE.size :], slices.read(size)))
         return answer
 
     try:
@@ -60,7 +73,8 @@ def work(pipe: MessagePipe, open_clients: OpenClients, core: int | None = None) 
             else:
                 (client_id,) = CLIENT_ID.unpack(message)
             try:
-                pipe.send(UPDATE, clients(client_id).converse(plan, ask))
+                update = clients(client_id).converse(plan, ask)
+                pipe.send(UPDATE, SIZE.pack(updates.write(update)))
             except PipeClosed:
                 return
             except _Refused:

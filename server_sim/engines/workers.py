@@ -11,6 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import select
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.context import SpawnProcess
@@ -19,11 +20,13 @@ from types import TracebackType
 from ondevice.contract import wire
 from ondevice.contract.link import Answer, ClientFailure, Pieces
 from ondevice.contract.ordered_window import OrderedWindow, Turn
+from ondevice.contract.safetensors_file import Array
 from ondevice.contract.vocabulary import RoundPlan
-from ondevice.contract.wire import Envelope, WireError
+from ondevice.contract.wire import MAX_MESSAGE_BYTES, Envelope, WireError
 from server_sim.engines import EngineSettings, OpenClients
 from server_sim.engines.deadlines import Deadlines
 from server_sim.engines.message_pipe import MessagePipe, PipeClosed
+from server_sim.engines.shared_bytes import SharedBytes
 from server_sim.engines.worker_process import (
     ANSWER,
     CLIENT,
@@ -33,6 +36,8 @@ from server_sim.engines.worker_process import (
     QUESTION,
     READY,
     REFUSED,
+    SIZE,
+    SLICE,
     UPDATE,
     failure_from_bytes,
     work,
@@ -57,12 +62,14 @@ class WorkerLink:
         self._client_timeout = client_timeout
         self._deadlines = Deadlines()
         self._cores = _cores_of(num_workers)
+        self._slices = _RoundSlices()
         self._workers = [self._new_worker(index) for index in range(num_workers)]
 
     def exchange(
         self, plan: RoundPlan, client_ids: Sequence[int], answer: Answer
     ) -> Iterator[tuple[int, bytes | ClientFailure]]:
         window: OrderedWindow[bytes | ClientFailure] = OrderedWindow(client_ids, 2 * len(self._workers))
+        self._slices.begin_round()
         try:
             while not window.is_done:
                 self._start_what_can(window, plan)
@@ -104,11 +111,13 @@ class WorkerLink:
         return self._workers[index].start(turn, plan)
 
     def _new_worker(self, index: int) -> _Worker:
-        return _Worker(self._open_clients, self._cores[index], self._client_timeout, self._deadlines)
+        core, timeout = self._cores[index], self._client_timeout
+        return _Worker(self._open_clients, core, timeout, self._deadlines, self._slices)
 
     def close(self) -> None:
         for worker in self._workers:
             worker.close()
+        self._slices.memory.close()
         self._deadlines.close()
 
     def __enter__(self) -> WorkerLink:
@@ -130,17 +139,43 @@ def _cores_of(num_workers: int) -> list[int | None]:
     return [*cores] if len(cores) == num_workers else [None] * num_workers
 
 
+class _RoundSlices:
+    """The end that all slices of a round have in common, where every worker sees it: written once per round."""
+
+    def __init__(self) -> None:
+        self.memory = SharedBytes()
+        self._held: Array | None = None
+
+    def begin_round(self) -> None:
+        """No worker is in a conversation, so none reads what was there."""
+        self._held = None
+
+    def hold(self, shared: Array) -> bool:
+        """Whether it is there now; what is another one than the round began with goes through the pipes."""
+        if self._held is None and shared.nbytes <= MAX_MESSAGE_BYTES:
+            self.memory.write(shared)
+            self._held = shared
+        return self._held is shared
+
+
 class _Worker:
     """The server's end of one worker process."""
 
     def __init__(
-        self, open_clients: OpenClients, core: int | None, client_timeout: float, deadlines: Deadlines
+        self,
+        open_clients: OpenClients,
+        core: int | None,
+        client_timeout: float,
+        deadlines: Deadlines,
+        slices: _RoundSlices,
     ) -> None:
         # spawn, not fork: torch's threads do not survive a fork
         context = multiprocessing.get_context("spawn")
         self.pipe, far_end = MessagePipe.pair()
+        self._slices = slices
+        self._updates = SharedBytes()
         self._process: SpawnProcess = context.Process(
-            target=work, args=(far_end, open_clients, core), daemon=True
+            target=work, args=(far_end, open_clients, core, slices.memory, self._updates), daemon=True
         )
         self._process.start()
         far_end.close()
@@ -184,7 +219,9 @@ class _Worker:
         if kind == QUESTION:
             return self._reply(content, answer)
         if kind == UPDATE and self._has_asked:  # there is nothing to train without a slice that was asked for
-            return self._finished(content)
+            with suppress(ValueError, struct.error):
+                # A copy: the worker writes its next one there.
+                return self._finished(bytes(self._updates.read(*SIZE.unpack(content))))
         if kind == FAILURE:
             with suppress(ValueError, RecursionError):
                 return self._finished(failure_from_bytes(content))
@@ -201,7 +238,12 @@ class _Worker:
                 self.pipe.send(REFUSED)
             return self._finished(ClientFailure(f"bad message: {error}"))
         try:
-            self.pipe.send(ANSWER, *((reply.own, reply.shared) if isinstance(reply, Pieces) else (reply,)))
+            if not isinstance(reply, Pieces):
+                self.pipe.send(ANSWER, reply)
+            elif self._slices.hold(reply.shared):
+                self.pipe.send(SLICE, SIZE.pack(reply.shared.nbytes), reply.own)
+            else:
+                self.pipe.send(ANSWER, reply.own, reply.shared)
         except PipeClosed:
             return self._given_up()
         return None
@@ -230,5 +272,6 @@ class _Worker:
         self._deadlines.lift(self._process)
         self.turn = None
         self.pipe.close()
+        self._updates.close()
         self._process.kill()
         self._process.join()
