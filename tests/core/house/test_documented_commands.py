@@ -43,12 +43,15 @@ def lines_of(page: Path) -> Iterator[tuple[int, str, bool]]:
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """Place and words of every fenced command, without the remark behind it."""
+    """Place and words of every fenced command, without the remark behind it; a line that ends in `\\` goes on."""
     found = []
     for page in WITH_COMMANDS:
+        begun = ""
         for number, line, fenced in lines_of(page):
-            if fenced and line.startswith(tuple(f"{program} " for program in PROGRAMS)):
-                found.append((f"{name_of(page)}:{number}", shlex.split(line, comments=True)))
+            whole = begun + line
+            begun = whole[:-1] if fenced and whole.endswith("\\") else ""
+            if fenced and not begun and whole.startswith(tuple(f"{program} " for program in PROGRAMS)):
+                found.append((f"{name_of(page)}:{number}", shlex.split(whole, comments=True)))
     return found
 
 
