@@ -51,22 +51,12 @@ def of_length(step: TrainStep, lengths: Lengths, size: int) -> TrainStep:
     return shorter
 
 
-def padded_behind(step: TrainStep, lengths: Lengths, features: Arrays, size: int) -> Arrays:
-    """Features of whole texts, with padding behind the first `size` places; the first text uses all of these."""
-    cut = {name: array.copy() for name, array in features.items()}
-    for name in lengths.features:
-        padding = step.signature[name].padding
-        cut[name][:, size:] = padding
-        cut[name][0, size - 1] = padding + 1
-    return cut
-
-
 def check_padding_changes_nothing(step: TrainStep, lengths: Lengths, seed: int) -> None:
     """UnusableModel unless loss and gradients are the same with and without the places behind texts, at every length."""
     exact = float64_copy(step)
     features = draw_features(exact, TRIED, seed)
     for size in lengths.shorter:
-        padded = padded_behind(step, lengths, features, size)
+        padded = lengths.padded(step.signature, features, size)
         inputs = draw_inputs(exact, padded, FEATURE_ROWS, np.random.default_rng(seed))
         whole = outputs_of(exact, inputs)
         cut = _cut_outputs(exact, lengths, inputs, size)

@@ -20,7 +20,7 @@ from export.cost.footprint import operators, planned_bytes
 from export.cost.memory import Report, measure_programs, measure_widths
 from export.cost.pace import measure_pace
 from export.cost.scope import explain_scope
-from export.lengths import check_padding_changes_nothing, lengths_of, padded_behind
+from export.lengths import check_padding_changes_nothing, lengths_of
 from export.lowering import lower_lengths
 from export.proof.golden import build_step, draw_features, expected_step, float64_copy
 from export.proof.golden_images import KINDS
@@ -201,7 +201,7 @@ def _expected_of_lengths(
     features = draw_features(exact, min(bounds[EXAMPLES], GOLDEN_EXAMPLES), seed)
     return {
         f"{folder_of(size)}/{GOLDEN}": expected_step(
-            exact, padded_behind(step, lengths, features, size), min(GOLDEN_ROWS, rows), seed
+            exact, lengths.padded(step.signature, features, size), min(GOLDEN_ROWS, rows), seed
         )
         for size in lengths.shorter
     }

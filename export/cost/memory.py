@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from export.cost.footprint import planned_bytes
-from export.lowering import lower
+from export.lowering import lower_lengths
 from export.proof.golden import build_step
 from ondevice.backends.opening import Runtime
 from ondevice.contract import safetensors_file
@@ -75,8 +75,9 @@ def memory_table(
                 continue
             report(f"lowering for {runtime}, micro-batch {micro_batch}")
             bounds = {**artifact.bounds, EXAMPLES: micro_batch}
-            programs = lower(runtime, build_step(artifact.spec, weights), bounds)
-            manifest = replace(artifact.manifest, bounds=bounds, lengths=None)
+            step, lengths = build_step(artifact.spec, weights), artifact.manifest.lengths
+            programs = lower_lengths(runtime, step, lengths, bounds)
+            manifest = replace(artifact.manifest, bounds=bounds)
             yield from measure_programs(
                 manifest, programs, safetensors_file.to_bytes(weights, {}), runtime, widths
             )

@@ -77,6 +77,16 @@ class Lengths:
         """The first places of the texts; everything else as it is."""
         return {name: array[:, :size] if name in self.features else array for name, array in arrays.items()}
 
+    def padded(self, signature: StepSignature, arrays: Arrays, size: int) -> dict[str, npt.NDArray[Any]]:
+        """The same texts with padding behind their first places, all of which the first text uses."""
+        padded = dict(arrays)
+        for name in self.features:
+            padding = signature[name].padding
+            padded[name] = arrays[name].copy()
+            padded[name][:, size:] = padding
+            padded[name][0, size - 1] = padding + 1
+        return padded
+
 
 def check_sizes(sizes: Sequence[int]) -> None:
     """ValueError unless they are whole numbers from 1, each larger than the one before."""

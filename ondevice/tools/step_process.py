@@ -30,7 +30,7 @@ from ondevice.backends import Backend
 from ondevice.backends.opening import WITHOUT_TORCH, open_backend
 from ondevice.client.local_training import LocalSgd
 from ondevice.contract.artifact import open_artifact
-from ondevice.contract.step_signature import EXAMPLES, LOSS, ArraySpec, gradient_of, rows_of
+from ondevice.contract.step_signature import EXAMPLES, LOSS, Arrays, ArraySpec, gradient_of, rows_of
 from ondevice.contract.vocabulary import LocalTraining, ModelSlice, Rows
 from ondevice.contract.wire import Envelope, Expected, slice_from_bytes, slice_to_bytes
 
@@ -172,6 +172,7 @@ class _Stepper:
         if self._channels_last:
             self._data |= {spec.name: _channels_last(self._data[spec.name]) for spec in signature.features}
         self._batch = job.batch
+        self._lengths = artifact.manifest.lengths
 
     def step(self) -> dict[str, float]:
         wall, cpu = time.perf_counter(), time.process_time()
@@ -180,17 +181,20 @@ class _Stepper:
         loss = 0.0
         size = self._backend.micro_batch or self._batch
         for start in range(0, self._batch, size):
-            piece = {
-                name: values[start : start + size] if signature[name].shape[:1] == (EXAMPLES,) else values
-                for name, values in self._data.items()
-            }
-            result = self._backend.step({**self._weights, **piece})
+            result = self._backend.step({**self._weights, **self._piece(start, size)})
             gradients.accumulate([result[gradient_of(name)] for name in signature.trained])
             loss += float(result[LOSS])
         return {
             "cpu_ms": 1e3 * (time.process_time() - cpu),
             "wall_ms": 1e3 * (time.perf_counter() - wall),
             "loss": loss,
+        }
+
+    def _piece(self, start: int, size: int) -> Arrays:
+        of_examples = {spec.name for spec in self._backend.signature.data if spec.shape[:1] == (EXAMPLES,)}
+        return {
+            name: values[start : start + size] if name in of_examples else values
+            for name, values in self._data.items()
         }
 
     def swap(self) -> dict[str, float]:
@@ -214,6 +218,15 @@ class _Stepper:
             return {"swap_ms": 1e3 * (time.perf_counter() - started)}
 
     def peak(self) -> dict[str, int]:
+        """With the programs of all lengths open: a client comes across texts of every length."""
+        if self._lengths is not None:
+            signature, arrays = (
+                self._backend.signature,
+                self._piece(0, self._backend.micro_batch or self._batch),
+            )
+            for size in self._lengths.shorter:
+                short = self._lengths.padded(signature, arrays, size)
+                self._backend.step({**self._weights, **short})
         return {"peak_bytes": peak_bytes()}
 
 

@@ -1,4 +1,4 @@
-"""Networks of texts that do not do what several lengths need: one sees padding, one takes no other length."""
+"""Networks of texts that do not do what several lengths need: one sees padding, one takes no other length, one draws numbers."""
 
 from __future__ import annotations
 
@@ -36,4 +36,16 @@ class Joined(Mean):
 
     def forward(self, tokens: Tensor) -> Tensor:
         embeddings: Tensor = self.embedding(self.words(tokens).flatten(1))
+        return embeddings
+
+
+class Dropped(Mean):
+    """Words are dropped at random."""
+
+    def __init__(self, spec: StepSpec) -> None:
+        super().__init__(spec)
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        embeddings: Tensor = self.embedding(self.dropout(self.words(tokens)).sum(1))
         return embeddings

@@ -120,8 +120,18 @@ def test_the_artifact_proves_every_length(artifact: Artifact) -> None:
             (3, 6),
             r"does not take tokens of 3 places \(.*\); write it for texts of any number up to 6",
         ),
+        (
+            replace(
+                TOKEN,
+                architecture=f"{PADDING_NETWORKS}:Dropped",
+                architecture_arguments={},
+                randomness="input",
+            ),
+            (3, 6),
+            "takes noise, whose size goes with the length; export one length, or choose --randomness off",
+        ),
     ],
-    ids=["order", "longest", "images", "sees padding", "fixed"],
+    ids=["order", "longest", "images", "sees padding", "fixed", "noise"],
 )
 def test_lengths_that_cannot_be_are_refused(
     spec: fedss.StepSpec, lengths: tuple[int, ...], message: str, tmp_path: Path
