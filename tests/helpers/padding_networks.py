@@ -1,4 +1,4 @@
-"""Networks of texts that do not do what several lengths need: one sees padding, one takes no other length, one draws numbers."""
+"""Networks of texts that cannot have several lengths: one sees padding, one takes no other length, one draws numbers."""
 
 from __future__ import annotations
 
