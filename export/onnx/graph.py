@@ -14,6 +14,8 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from export.onnx.long_sums import split_long_sums
+
 OPSET = 18
 IR_VERSION = 8
 """What the oldest runtime we support (onnxruntime-training-cpu 1.19.2: opset 21, IR 10) and every newer one read."""
@@ -133,6 +135,7 @@ class GraphBuilder:
             ir_version=IR_VERSION,
             producer_name="fedss-mobile",
         )
+        split_long_sums(model)
         helper.set_model_props(model, dict(metadata))
         onnx.checker.check_model(model)
         encoded: bytes = model.SerializeToString(deterministic=True)

@@ -22,9 +22,6 @@ aten = torch.ops.aten
 
 Axes = int | Sequence[int] | None
 
-LONG_SUM = 1024
-"""Sums of at least so many numbers are taken in two stages."""
-
 
 def _over(x: fx.Node, axes: Axes) -> tuple[int, ...]:
     """No axis means all of them."""
@@ -52,24 +49,10 @@ def _reduce(operator_name: str, internal: torch.dtype | None = None) -> Formulat
         over = _over(x, axes)
         if not over:  # of a single number
             return t.operand(x, wanted)
-        if operator_name in ("ReduceSum", "ReduceMean"):
-            given = _partial(t, operator_name, given, shape_of(x), over)
         reduced = t.graph.call(operator_name, given, t.graph.integers(*over), keepdims=int(keep))
         return Value(t.cast(reduced, internal or wanted, wanted), shape_of(node))
 
     return formulation
-
-
-def _partial(t: Translation, operator_name: str, x: str, shape: Sequence[int], over: Sequence[int]) -> str:
-    """Long sums and means over several axes: those along the longest axis first, which is left with a length of 1.
-
-    The runtime adds one number after the other, so that thousands of numbers of one sign lose digits that eager keeps.
-    """
-    lengths = {axis: shape[axis] for axis in over}
-    if len(lengths) < 2 or math.prod(lengths.values()) < LONG_SUM:  # a symbolic length is -1
-        return x
-    longest = max(lengths, key=lambda axis: (lengths[axis], axis))
-    return t.graph.call(operator_name, x, t.graph.integers(longest), keepdims=1)
 
 
 def _product(
