@@ -160,10 +160,14 @@ def initial_weights(experiment: Experiment, spec: StepSpec) -> dict[str, FloatAr
         return load_weights(_pretrained_path(name), weights)
     except ArtifactError as error:
         images = " x ".join(map(str, spec.image_shape))
+        advice = (
+            "it was trained with GroupNorm in place of BatchNorm: --set model.batch_norm=group"
+            if "running_mean" in str(error)
+            else "change the data (glyphs is for 1 x 32 x 32: `fedss data FOLDER --import TABLE.csv --grayscale`)"
+        )
         raise ConfigurationError(
             f"model.pretrained is {name!r}, which does not fit {spec.architecture} with d = {spec.embedding_dim} "
-            f"on images of {images} ({error}); change the data (glyphs is for 1 x 32 x 32: `fedss data FOLDER "
-            "--import TABLE.csv --grayscale`), or start from fresh weights: --set model.pretrained=none"
+            f"on images of {images} ({error}); {advice}, or start from fresh weights: --set model.pretrained=none"
         ) from None
 
 
