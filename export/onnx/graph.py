@@ -14,6 +14,8 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from export.onnx.order import ordered
+
 OPSET = 18
 IR_VERSION = 8
 """What the oldest runtime we support (onnxruntime-training-cpu 1.19.2: opset 21, IR 10) and every newer one read."""
@@ -41,6 +43,8 @@ class GraphBuilder:
         self._constants: dict[tuple[str, tuple[int, ...], bytes], tuple[str, npt.NDArray[np.generic]]] = {}
         self._tensors: dict[str, npt.NDArray[np.generic]] = {}
         self._seen: dict[tuple[object, ...], tuple[str, ...]] = {}
+        self._transposed: dict[str, tuple[str, tuple[int, ...]]] = {}
+        """What a value is the transpose of, and by which order of axes."""
 
     def call(self, operator: str, *inputs: str, **attributes: Attribute) -> str:
         """The only output of an operator."""
@@ -95,7 +99,15 @@ class GraphBuilder:
         return self.call("Reshape", value, self.integers(*shape))
 
     def transpose(self, value: str, *order: int) -> str:
-        return self.call("Transpose", value, perm=order)
+        """Two in a row are one, or none."""
+        if value in self._transposed:
+            value, first = self._transposed[value]
+            order = tuple(first[axis] for axis in order)
+        if order == tuple(range(len(order))):
+            return value
+        result = self.call("Transpose", value, perm=order)
+        self._transposed[result] = value, order
+        return result
 
     def sum(self, value: str, *axes: int, keep: bool = False) -> str:
         return self.call("ReduceSum", value, self.integers(*axes), keepdims=int(keep))
@@ -112,9 +124,8 @@ class GraphBuilder:
         metadata: Mapping[str, str],
     ) -> bytes:
         """The finished model.  Each output is a port and the value that leaves through it."""
-        nodes = list(self._nodes)
+        nodes = ordered(_needed(self._nodes, {value for _, value in outputs}), outputs[0][1])
         nodes += [helper.make_node("Identity", [value], [port.name]) for port, value in outputs]
-        nodes = _needed(nodes, {port.name for port, _ in outputs})
         read = {value for node in nodes for value in node.input}
         graph = helper.make_graph(
             nodes,
@@ -152,3 +163,4 @@ def _needed(nodes: Sequence[onnx.NodeProto], wanted: set[str]) -> list[onnx.Node
             wanted = wanted.union(node.input)
             kept.append(node)
     return kept[::-1]
+
