@@ -15,6 +15,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from export.onnx.order import ordered
+from export.onnx.recompute import recomputed
 
 OPSET = 18
 IR_VERSION = 8
@@ -124,11 +125,28 @@ class GraphBuilder:
         metadata: Mapping[str, str],
     ) -> bytes:
         """The finished model.  Each output is a port and the value that leaves through it."""
-        nodes = ordered(_needed(self._nodes, {value for _, value in outputs}), outputs[0][1])
-        nodes += [helper.make_node("Identity", [value], [port.name]) for port, value in outputs]
-        read = {value for node in nodes for value in node.input}
+        result = outputs[0][1]
+        nodes = _needed(self._nodes, {value for _, value in outputs})
+        shapes = _shapes(self._model(name, inputs, outputs, nodes))
+        model = self._model(
+            name, inputs, outputs, ordered(recomputed(nodes, result, shapes, self.integers), result)
+        )
+        helper.set_model_props(model, dict(metadata))
+        onnx.checker.check_model(model)
+        encoded: bytes = model.SerializeToString(deterministic=True)
+        return encoded
+
+    def _model(
+        self,
+        name: str,
+        inputs: Sequence[Port],
+        outputs: Sequence[tuple[Port, str]],
+        nodes: Sequence[onnx.NodeProto],
+    ) -> onnx.ModelProto:
+        results = [helper.make_node("Identity", [value], [port.name]) for port, value in outputs]
+        read = {value for node in (*nodes, *results) for value in node.input}
         graph = helper.make_graph(
-            nodes,
+            [*nodes, *results],
             name,
             [_value_info(port) for port in inputs],
             [_value_info(port) for port, _ in outputs],
@@ -138,16 +156,23 @@ class GraphBuilder:
                 if key in read
             ],
         )
-        model = helper.make_model(
+        return helper.make_model(
             graph,
             opset_imports=[helper.make_opsetid("", OPSET)],
             ir_version=IR_VERSION,
             producer_name="fedss-mobile",
         )
-        helper.set_model_props(model, dict(metadata))
-        onnx.checker.check_model(model)
-        encoded: bytes = model.SerializeToString(deterministic=True)
-        return encoded
+
+
+def _shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
+    """Of every value that has one, symbols aside."""
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    known: dict[str, tuple[int, ...]] = {}
+    for value in (*graph.input, *graph.value_info):
+        sizes = value.type.tensor_type.shape.dim
+        if all(size.HasField("dim_value") for size in sizes):
+            known[value.name] = tuple(size.dim_value for size in sizes)
+    return known | {constant.name: tuple(constant.dims) for constant in graph.initializer}
 
 
 def _value_info(port: Port) -> onnx.ValueInfoProto:
@@ -163,4 +188,3 @@ def _needed(nodes: Sequence[onnx.NodeProto], wanted: set[str]) -> list[onnx.Node
             wanted = wanted.union(node.input)
             kept.append(node)
     return kept[::-1]
-

@@ -22,7 +22,7 @@ import onnx
 def ordered(nodes: Sequence[onnx.NodeProto], result: str) -> list[onnx.NodeProto]:
     """The same nodes.  `result` is the value that ends the forward pass."""
     producers = {value: at for at, node in enumerate(nodes) for value in node.output}
-    forward = _ancestors(nodes, producers, result)
+    forward = ancestors(nodes, result)
     read = {value for node in nodes for value in node.input}
     latest: list[int] = []
     for at, node in enumerate(nodes):
@@ -33,8 +33,9 @@ def ordered(nodes: Sequence[onnx.NodeProto], result: str) -> list[onnx.NodeProto
     return [nodes[at] for at in [*sorted(inner, key=lambda at: (latest[at], at)), *reversed(ends)]]
 
 
-def _ancestors(nodes: Sequence[onnx.NodeProto], producers: dict[str, int], result: str) -> set[int]:
+def ancestors(nodes: Sequence[onnx.NodeProto], result: str) -> set[int]:
     """Positions of the nodes that the value is made of."""
+    producers = {value: at for at, node in enumerate(nodes) for value in node.output}
     found: set[int] = set()
     waiting = [result]
     while waiting:
