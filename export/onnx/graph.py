@@ -14,7 +14,9 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from export.onnx.long_sums import split_long_sums
+from export.onnx.long_sums import in_stages
+from export.onnx.order import ordered
+from export.onnx.recompute import recomputed
 
 OPSET = 18
 IR_VERSION = 8
@@ -43,6 +45,8 @@ class GraphBuilder:
         self._constants: dict[tuple[str, tuple[int, ...], bytes], tuple[str, npt.NDArray[np.generic]]] = {}
         self._tensors: dict[str, npt.NDArray[np.generic]] = {}
         self._seen: dict[tuple[object, ...], tuple[str, ...]] = {}
+        self._transposed: dict[str, tuple[str, tuple[int, ...]]] = {}
+        """What a value is the transpose of, and by which order of axes."""
 
     def call(self, operator: str, *inputs: str, **attributes: Attribute) -> str:
         """The only output of an operator."""
@@ -97,7 +101,15 @@ class GraphBuilder:
         return self.call("Reshape", value, self.integers(*shape))
 
     def transpose(self, value: str, *order: int) -> str:
-        return self.call("Transpose", value, perm=order)
+        """Two in a row are one, or none."""
+        if value in self._transposed:
+            value, first = self._transposed[value]
+            order = tuple(first[axis] for axis in order)
+        if order == tuple(range(len(order))):
+            return value
+        result = self.call("Transpose", value, perm=order)
+        self._transposed[result] = value, order
+        return result
 
     def sum(self, value: str, *axes: int, keep: bool = False) -> str:
         return self.call("ReduceSum", value, self.integers(*axes), keepdims=int(keep))
@@ -114,12 +126,28 @@ class GraphBuilder:
         metadata: Mapping[str, str],
     ) -> bytes:
         """The finished model.  Each output is a port and the value that leaves through it."""
-        nodes = list(self._nodes)
-        nodes += [helper.make_node("Identity", [value], [port.name]) for port, value in outputs]
-        nodes = _needed(nodes, {port.name for port, _ in outputs})
-        read = {value for node in nodes for value in node.input}
+        result = outputs[0][1]
+        nodes = _needed(self._nodes, {value for _, value in outputs})
+        shapes = _shapes(self._model(name, inputs, outputs, nodes))
+        nodes = in_stages(nodes, shapes, dict(self._constants.values()), self.integers)
+        nodes = ordered(recomputed(nodes, result, shapes, self.integers), result)
+        model = self._model(name, inputs, outputs, nodes)
+        helper.set_model_props(model, dict(metadata))
+        onnx.checker.check_model(model)
+        encoded: bytes = model.SerializeToString(deterministic=True)
+        return encoded
+
+    def _model(
+        self,
+        name: str,
+        inputs: Sequence[Port],
+        outputs: Sequence[tuple[Port, str]],
+        nodes: Sequence[onnx.NodeProto],
+    ) -> onnx.ModelProto:
+        results = [helper.make_node("Identity", [value], [port.name]) for port, value in outputs]
+        read = {value for node in (*nodes, *results) for value in node.input}
         graph = helper.make_graph(
-            nodes,
+            [*nodes, *results],
             name,
             [_value_info(port) for port in inputs],
             [_value_info(port) for port, _ in outputs],
@@ -129,17 +157,23 @@ class GraphBuilder:
                 if key in read
             ],
         )
-        model = helper.make_model(
+        return helper.make_model(
             graph,
             opset_imports=[helper.make_opsetid("", OPSET)],
             ir_version=IR_VERSION,
             producer_name="fedss-mobile",
         )
-        split_long_sums(model)
-        helper.set_model_props(model, dict(metadata))
-        onnx.checker.check_model(model)
-        encoded: bytes = model.SerializeToString(deterministic=True)
-        return encoded
+
+
+def _shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
+    """Of every value that has one, symbols aside."""
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    known: dict[str, tuple[int, ...]] = {}
+    for value in (*graph.input, *graph.value_info):
+        sizes = value.type.tensor_type.shape.dim
+        if all(size.HasField("dim_value") for size in sizes):
+            known[value.name] = tuple(size.dim_value for size in sizes)
+    return known | {constant.name: tuple(constant.dims) for constant in graph.initializer}
 
 
 def _value_info(port: Port) -> onnx.ValueInfoProto:

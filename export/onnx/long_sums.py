@@ -8,11 +8,12 @@ the longest first; a single long axis is folded into two.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 OF_PARTS = {"ReduceSum", "ReduceMean", "ReduceLogSumExp", "ReduceL1", "ReduceL2"}
 """Those that may be taken of parts of one size, and then of the results."""
@@ -20,73 +21,52 @@ LONG = 1024
 """Above so many numbers; shorter sums would cost time for nothing."""
 FEWEST_PARTS = 8
 
-Shape = Sequence[int | None]
-"""None where symbolic."""
+Integers = Callable[..., str]
+"""Gives the name of a constant."""
 
 
-def split_long_sums(model: onnx.ModelProto) -> None:
-    """In place."""
-    shapes = _shapes(onnx.shape_inference.infer_shapes(model).graph)
-    axes_of = {
-        tensor.name: numpy_helper.to_array(tensor)
-        for tensor in model.graph.initializer
-        if tensor.data_type == onnx.TensorProto.INT64
-    }
-    nodes = list(model.graph.node)
-    del model.graph.node[:]
+def in_stages(
+    nodes: Sequence[onnx.NodeProto],
+    shapes: Mapping[str, Sequence[int]],
+    constants: Mapping[str, npt.NDArray[np.generic]],
+    integers: Integers,
+) -> list[onnx.NodeProto]:
+    """The nodes, with parts before those that add up much.  `shapes`: of the values whose shape is known."""
+    written: list[onnx.NodeProto] = []
     for node in nodes:
         if node.op_type in OF_PARTS and node.input[0] in shapes:
             shape = shapes[node.input[0]]
-            axes = [int(axis) % len(shape) for axis in axes_of[node.input[1]]]
-            model.graph.node.extend(_parts(model.graph, node, shape, axes))
-        model.graph.node.append(node)
+            axes = [int(axis) % len(shape) for axis in constants[node.input[1]]]
+            if parts := list(_parts(node, shape, axes, integers)):
+                written += parts
+                whole = onnx.NodeProto()
+                whole.CopyFrom(node)
+                whole.input[0] = parts[-1].output[0]
+                node = whole
+        written.append(node)
+    return written
 
 
 def _parts(
-    graph: onnx.GraphProto, node: onnx.NodeProto, shape: Shape, axes: Sequence[int]
+    node: onnx.NodeProto, shape: Sequence[int], axes: Sequence[int], integers: Integers
 ) -> Iterator[onnx.NodeProto]:
-    """What comes before the node, which is given the parts instead of the numbers."""
-    lengths = {axis: length for axis in axes if (length := shape[axis]) is not None}
-    if len(lengths) < len(axes) or math.prod(lengths.values()) <= LONG:
+    """What makes parts of the node's input, if anything; they have its number of axes."""
+    numbers = math.prod(shape[axis] for axis in axes)
+    if numbers <= LONG:
         return
-    longest = max(lengths, key=lambda axis: (lengths[axis], axis))
-    length, name = lengths[longest], f"{node.name}/parts"
-    count = _count(length)
-    if length > LONG and count >= FEWEST_PARTS and shape.count(None) <= 1:
-        folded = [-1 if size is None else size for size in shape]
-        folded[longest : longest + 1] = [count, length // count]
-        yield helper.make_node(
-            "Reshape", [node.input[0], _constant(graph, name, "shape", folded)], [f"{name}:folded"]
-        )
-        inner = [f"{name}:folded", _constant(graph, name, "axes", [longest + 1])]
-        yield helper.make_node(node.op_type, inner, [name], name=name, keepdims=0)
-    elif length < math.prod(lengths.values()):
-        inner = [node.input[0], _constant(graph, name, "axes", [longest])]
-        yield helper.make_node(node.op_type, inner, [name], name=name, keepdims=1)
-    else:
-        return
-    node.input[0] = name
+    longest = max(axes, key=lambda axis: (shape[axis], axis))
+    length, count = shape[longest], _count(shape[longest])
+    source, name = node.input[0], f"{node.name}/parts"
+    if length > LONG and count >= FEWEST_PARTS:
+        folded = (*shape[:longest], count, length // count, *shape[longest + 1 :])
+        yield helper.make_node("Reshape", [source, integers(*folded)], [f"{name}:folded"])
+        inner = [f"{name}:folded", integers(longest + 1)]
+        yield helper.make_node(node.op_type, inner, [f"{name}:0"], name=name, keepdims=0)
+    elif length < numbers:
+        inner = [source, integers(longest)]
+        yield helper.make_node(node.op_type, inner, [f"{name}:0"], name=name, keepdims=1)
 
 
 def _count(length: int) -> int:
     """Parts of one size, about as many as each has numbers."""
     return max(count for count in range(1, math.isqrt(length) + 1) if length % count == 0)
-
-
-def _constant(graph: onnx.GraphProto, owner: str, what: str, values: Sequence[int]) -> str:
-    name = f"{owner}:{what}"
-    graph.initializer.append(numpy_helper.from_array(np.array(values, np.int64), name))
-    return name
-
-
-def _shapes(graph: onnx.GraphProto) -> Mapping[str, Shape]:
-    """Of the values in float32 whose number of axes is known."""
-    return {
-        value.name: [
-            axis.dim_value if axis.HasField("dim_value") else None
-            for axis in value.type.tensor_type.shape.dim
-        ]
-        for value in (*graph.input, *graph.value_info)
-        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
-        and value.type.tensor_type.HasField("shape")
-    }

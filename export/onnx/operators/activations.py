@@ -214,8 +214,11 @@ def _mish_backward(t: Translation, node: fx.Node, dy: fx.Node, x: fx.Node) -> Va
 
 
 def _gelu(t: Translation, node: fx.Node, x: fx.Node, *, approximate: str = "none") -> Value:
-    share = _gelu_share(t, x) if approximate == "none" else _gelu_tanh_share(t, x)
-    return Value(t.graph.multiply(t.full(x), share), shape_of(node))
+    g, name = t.graph, t.full(x)
+    if approximate == "none":
+        # In the form that the runtime computes in one pass, where nobody else reads the parts.
+        return Value(g.multiply(g.multiply(name, _twice_gelu_share(t, x)), g.number(0.5)), shape_of(node))
+    return Value(g.multiply(name, _gelu_tanh_share(t, x)), shape_of(node))
 
 
 def _gelu_backward(
@@ -225,7 +228,7 @@ def _gelu_backward(
     g, name = t.graph, t.full(x)
     square = g.multiply(name, name)
     if approximate == "none":
-        share = _gelu_share(t, x)
+        share = g.multiply(_twice_gelu_share(t, x), g.number(0.5))
         bell = g.call(
             "Exp", g.add(g.multiply(square, g.number(-0.5)), g.number(-0.5 * math.log(2 * math.pi)))
         )
@@ -239,11 +242,10 @@ def _gelu_backward(
     return Value(g.multiply(t.full(dy), g.add(share, growth)), shape_of(node))
 
 
-def _gelu_share(t: Translation, x: fx.Node) -> str:
-    """Φ(x)"""
+def _twice_gelu_share(t: Translation, x: fx.Node) -> str:
+    """2·Φ(x)"""
     g = t.graph
-    erf = g.call("Erf", g.multiply(t.full(x), g.number(math.sqrt(0.5))))
-    return g.multiply(g.add(erf, g.number(1)), g.number(0.5))
+    return g.add(g.call("Erf", g.call("Div", t.full(x), g.number(math.sqrt(2)))), g.number(1))
 
 
 def _gelu_tanh_share(t: Translation, x: fx.Node) -> str:

@@ -106,9 +106,10 @@ def weight_gradient(graph: GraphBuilder, g: Geometry, dy: str, x: str) -> str:
         gradient = graph.call("Gemm", rows, _patches(graph, g, x), transB=1)
         return graph.reshape(gradient, g.out_channels, g.in_channels, *g.kernel)
     products = [graph.call("Gemm", rows, seen, transB=1) for seen in _seen_by_taps(graph, g, x)]
-    flat = [graph.reshape(product, 1, g.out_channels * g.in_channels) for product in products]
-    taps_last = graph.transpose(graph.call("Concat", *flat, axis=0), 1, 0)
-    return graph.reshape(taps_last, g.out_channels, g.in_channels, *g.kernel)
+    taps_first = graph.reshape(
+        graph.call("Concat", *products, axis=0), *g.kernel, g.out_channels, g.in_channels
+    )
+    return graph.transpose(taps_first, 2, 3, 0, 1)
 
 
 def _by_patches(g: Geometry) -> bool:
