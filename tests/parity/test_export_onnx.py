@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from export.onnx import lowering as lower_onnx
 from export.proof.golden import build_step
 from export.unsupported_operator import UnsupportedOperator
-from ondevice.backends import onnxruntime_module
 from ondevice.backends.eager import EagerBackend, initial_parameters
 from ondevice.backends.onnxruntime_module import OnnxruntimeBackend
 from ondevice.contract.artifact import Artifact
@@ -54,20 +53,6 @@ def test_weights_changed_in_place_count_at_the_next_step(small: Artifact) -> Non
     eager = EagerBackend(SMALL, small.initial()).step(inputs)
     assert after == pytest.approx(eager["loss"], rel=1e-5)
     assert abs(after - before) > 1e-3
-
-
-def test_gradients_in_memory_of_their_own_are_the_same(
-    small: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend = OnnxruntimeBackend(small)
-    inputs = {**dense_of(small), **random_step_inputs(small.signature, 9, 2)}
-    plain = backend.step(inputs)
-    monkeypatch.setattr(onnxruntime_module, "LARGE_GRADIENT", 1024)
-    own = backend.step(inputs)
-    assert list(own) == list(plain)
-    assert max(array.nbytes for array in own.values()) >= 1024 > own["loss"].nbytes
-    for name, array in own.items():
-        np.testing.assert_array_equal(array, plain[name], err_msg=name)
 
 
 def test_embeddings_of_any_number_of_images_are_those_of_eager(small: Artifact) -> None:
