@@ -1,7 +1,9 @@
-"""Sparse examples of several classes: in memory for a client, and as files of the Extreme Classification repository."""
+"""Sparse examples of several classes: in memory for a client, and as files of the Extreme Classification repository or of
+Debian's package index."""
 
 from __future__ import annotations
 
+import lzma
 from pathlib import Path
 
 import numpy as np
@@ -57,3 +59,24 @@ def write_repository_files(
             lines.append(f"{','.join(map(str, own))} {features}")
         (folder / f"{split}.txt").write_text("\n".join(lines) + "\n")
     return folder
+
+
+def write_debian_index(folder: Path, num_packages: int = 150) -> tuple[Path, Path]:
+    """Packages.xz and Translation-en.xz as a mirror has them; a package is described by words of what it depends on."""
+    random = np.random.default_rng(0)
+    packages, descriptions = [], []
+    for number in range(num_packages):
+        # The first libraries are the frequent ones.
+        depends = sorted(set((20 * random.random(3) ** 2).astype(int).tolist()))
+        packages.append(
+            f"Package: app{number}\nMaintainer: M <m{number % 7}@example.org>\nSection: misc\n"
+            f"Depends: {', '.join(f'lib{library} (>= 1.0)' for library in depends)}\nDescription-md5: {number}\n"
+        )
+        words = " ".join(f"word{library}" for library in depends)
+        descriptions.append(
+            f"Package: app{number}\nDescription-md5: {number}\nDescription-en: short\n {words}\n"
+        )
+    paths = folder / "Packages.xz", folder / "Translation-en.xz"
+    for path, paragraphs in zip(paths, (packages, descriptions), strict=True):
+        path.write_bytes(lzma.compress("\n".join(paragraphs).encode()))
+    return paths
