@@ -4,16 +4,21 @@ Debian's package index."""
 from __future__ import annotations
 
 import lzma
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from helpers.conversation_case import PLAN
+from ondevice.contract.choice import Choice
+from ondevice.contract.label_hashes import LabelHashes
 from ondevice.contract.vocabulary import (
     CLASSES,
     FEATURE_IDS,
     FEATURE_VALUES,
     NO_CLASS,
     ExampleSet,
+    RoundPlan,
     StepSpec,
 )
 
@@ -30,6 +35,19 @@ def sparse_spec(num_outputs: int, sub_models: int) -> StepSpec:
 
 FEDMLH = sparse_spec(TABLES * BUCKETS, TABLES)
 FEDAVG = sparse_spec(NUM_CLASSES, 1)
+UNHASHED = replace(PLAN, table_sizes={}, sampler=Choice("class_outputs"))
+
+
+def hashed(num_buckets: int = BUCKETS, **changes: int) -> RoundPlan:
+    """A round of FedMLH; `changes` are what a wrong plan says of its hash functions."""
+    hashes = LabelHashes(TABLES, num_buckets, seed=9)
+    settings = {
+        "num_tables": TABLES,
+        "num_buckets": num_buckets,
+        "seed": hashes.seed,
+        "fingerprint": hashes.fingerprint,
+    }
+    return replace(UNHASHED, sampler=Choice("label_hashes", {**settings, **changes}))
 
 
 def tiny_labels(count: int, seed: int) -> ExampleSet:
