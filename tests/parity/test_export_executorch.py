@@ -66,7 +66,8 @@ def test_memory_of_outputs_is_written_again_once_nobody_has_a_part_of_it() -> No
     part = first[1:, :2].T
     address = first.ctypes.data
     del first
-    assert (second := room.lend()).ctypes.data != address
+    second = room.lend()
+    assert second.ctypes.data != address
     second[:] = 7
     part[:] = 8
     assert (second == 7).all()
