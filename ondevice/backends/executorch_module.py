@@ -30,8 +30,8 @@ class Room:
         if self._lent is not None and self._lent() is not None:
             # What was written belongs to whoever has it.
             self._memory = np.empty(self._memory.shape, np.float32)
-        # Through a memoryview every view of the array keeps the array alive, and not the memory behind it.
-        lent: FloatArray = np.asarray(memoryview(self._memory))
+        # Behind a memoryview (`data`) every view of the array keeps the array alive, and not the memory behind it.
+        lent: FloatArray = np.asarray(self._memory.data)
         self._lent = weakref.ref(lent)
         return lent
 
