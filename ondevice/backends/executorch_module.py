@@ -18,8 +18,8 @@ from ondevice.native.runtime.program import Program, set_threads
 class Room:
     """Memory for an output, which is written again as soon as nobody has what was last written there.
 
-    The system hands out fresh memory page by page, each cleared before: over a wide output layer that took up to three times
-    as long as the step itself.
+    The system hands out fresh memory page by page, each cleared before: over a wide output layer that took more than three
+    times as long as the step itself, at worst.
     """
 
     def __init__(self, sizes: tuple[int, ...]) -> None:
