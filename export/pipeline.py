@@ -103,7 +103,7 @@ def export_artifact(
             parity[runtime] = check_parity(artifact, runtime, [golden, *others, *of_lengths.values()])
         provenance = dict(artifact.manifest.provenance)
         on_phones = [runtime for runtime in recipe.runtimes if runtime in WITHOUT_TORCH]
-        paces = measure_pace(artifact, on_phones, step, golden)
+        paces = measure_pace(artifact, on_phones, step, others[-1])
         for name, pace in paces.items():
             report(f"{name}: {pace.explain()}")
         provenance["pace"] = {name: asdict(pace) for name, pace in paces.items()}

@@ -1,7 +1,7 @@
 """How long a step takes beside eager torch, and how much of it ExecuTorch's portable kernels take, which know no vectors.
 
-A few steps of the golden inputs, turn by turn with eager.  What is slow is said when the artifact is made, with what to do
-about it, and stays in the manifest.
+A few steps of a full micro-batch, turn by turn with eager: a program of fixed size is as slow over fewer examples, and eager
+is not.  What is slow is said when the artifact is made, with what to do about it, and stays in the manifest.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ OURS = "fedss::"
 
 
 def measure_pace(
-    artifact: Artifact, runtimes: Sequence[str], step: TrainStep, golden: GoldenStep
+    artifact: Artifact, runtimes: Sequence[str], step: TrainStep, full: GoldenStep
 ) -> dict[str, Pace]:
-    """Of every runtime, turn by turn with eager; the best of a few."""
+    """Of every runtime, turn by turn with eager; the best of a few.  `full` has as many examples as a program takes."""
     weights = artifact.initial()
-    arrays = {name: weights[name] for name in artifact.signature.dense_shapes} | dict(golden.inputs)
+    arrays = {name: weights[name] for name in artifact.signature.dense_shapes} | dict(full.inputs)
     backends: dict[str, Backend] = {
         runtime: ExecutorchBackend(artifact, profiled=True)
         if runtime == "executorch"
@@ -42,7 +42,7 @@ def measure_pace(
     best = dict.fromkeys(runtimes, float("inf"))
     shares: dict[str, Mapping[str, float]] = {}
     for _ in range(TURNS):
-        eager = min(eager, _cpu_seconds(lambda: _eager(step, golden)))
+        eager = min(eager, _cpu_seconds(lambda: _eager(step, full)))
         for runtime, backend in backends.items():
             taken = _cpu_seconds(lambda backend=backend: backend.step(arrays))  # type: ignore[misc]
             if taken < best[runtime]:
@@ -62,8 +62,8 @@ def _portable(artifact: Artifact, measured: Sequence[int]) -> dict[str, float]:
     return {name: nanoseconds / total for name, nanoseconds in spent.most_common()}
 
 
-def _eager(step: TrainStep, golden: GoldenStep) -> None:
-    data = {name: in_precision(array, torch.float32) for name, array in golden.inputs.items()}
+def _eager(step: TrainStep, full: GoldenStep) -> None:
+    data = {name: in_precision(array, torch.float32) for name, array in full.inputs.items()}
     tables = [data[table].requires_grad_() for table in step.signature.table_dims]
     step_outputs(step(*data.values()), [*step.trainable_tensors(), *tables])
 

@@ -26,6 +26,7 @@ class Activation(IntEnum):
     TANH = 7
     GELU = 8
     GELU_TANH = 9
+    SOFTPLUS = 10
 
 
 Shape = tuple[int, ...]

@@ -60,6 +60,8 @@ def activate(x: Tensor, activation: int) -> Tensor:
             return F.gelu(x)
         case Activation.GELU_TANH:
             return F.gelu(x, approximate="tanh")
+        case Activation.SOFTPLUS:
+            return F.softplus(x)
 
 
 def activation_gradient(gradient: Tensor, x: Tensor, activation: int) -> Tensor:
@@ -86,6 +88,8 @@ def activation_gradient(gradient: Tensor, x: Tensor, activation: int) -> Tensor:
             x_gradient = torch.ops.aten.gelu_backward(gradient, x)
         case Activation.GELU_TANH:
             x_gradient = torch.ops.aten.gelu_backward(gradient, x, approximate="tanh")
+        case Activation.SOFTPLUS:
+            x_gradient = torch.ops.aten.softplus_backward(gradient, x, 1, 20)
     return x_gradient
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from helpers.experiment_runs import TINY, runs_of
 from helpers.tiny_federation import tiny_plan
 from helpers.tiny_labels import (
     BUCKETS,
@@ -16,6 +17,7 @@ from helpers.tiny_labels import (
     NUM_CLASSES,
     TABLES,
     tiny_labels,
+    write_debian_index,
     write_repository_files,
 )
 
@@ -28,6 +30,7 @@ from ondevice.client.targets import targets_of
 from ondevice.contract.label_hashes import LabelHashes
 from ondevice.contract.step_signature import gradient_of
 from ondevice.contract.vocabulary import CLASSES, NO_CLASS, TARGETS, RowSample
+from server_sim.data import debian_index
 from server_sim.data.extreme_classification import PUBLISHED
 from server_sim.experiment import load_experiment
 from server_sim.metrics.metric import EvaluationView
@@ -150,3 +153,20 @@ def test_the_papers_sizes_run_two_rounds_on_files_in_the_real_format(published: 
     assert summary["rounds"] == 2
     assert summary["dropped_clients"] == 0
     assert 0 <= float(summary["p5"]) <= 1
+
+
+@pytest.mark.parametrize("name", ["debian-xc-fedmlh", "debian-xc-fedavg", "fedmlh-table3-small"])
+def test_every_scheme_on_debian_s_index_runs_two_rounds_on_a_small_one(name: str, tmp_path: Path) -> None:
+    documents = debian_index.read_documents(*write_debian_index(tmp_path))
+    examples, class_names = debian_index.examples_of(documents, debian_index.HASHING)
+    examples.write(tmp_path / "small", class_names, name="small", recipe={})
+    by_scheme = {experiment.scheme.name: experiment for experiment in runs_of(name)}
+    for scheme, experiment in by_scheme.items():
+        changes = {**TINY, "data.population": str(tmp_path / "small"), "data.partition.num_clients": 4}
+        run = fedss.simulate(
+            experiment.overridden(changes), out=tmp_path / scheme, cache=tmp_path / "cache", workers=1
+        )
+        assert [line.num_updates for line in run.rounds] == [2, 2]
+        assert run.summary["dropped_clients"] == 0
+        assert run.rounds[1].mean_loss < run.rounds[0].mean_loss
+        assert 0 <= float(run.summary["p5"]) <= 1

@@ -11,6 +11,7 @@ import typer
 from helpers.arm_programs import CACHE, require_programs
 from helpers.conversation_case import copy_with_wrong_golden_step, export_small
 from helpers.tiny_artifact import make_tiny_artifact
+from helpers.tiny_labels import FEDMLH
 from typer.testing import CliRunner, Result
 
 import fedss.commands.bench
@@ -189,6 +190,21 @@ def test_the_host_measures_the_client_that_devices_get_beside_its_python_contend
     assert 0 < client["cpu_ms_p50"] <= client["cpu_ms_p90"]
     assert client["instructions_per_step"] is None
     assert not client["emulated"]
+
+
+@pytest.mark.slow
+def test_a_step_without_a_table_is_measured_in_every_client(tmp_path: Path) -> None:
+    require_programs(*QEMU_PROGRAMS, "aarch64-linux-gnu-g++")
+    artifact = export_small(tmp_path / "artifact", "executorch", "onnxruntime", spec=FEDMLH)
+    options = ["--batch", "6", "--warm-up", "1", "--steps", "2", "--json", "--out", str(tmp_path / "bench")]
+    on_host = answer_of(run_bench(str(artifact.directory), "--against", "none", *options))["rows"]
+    on_qemu = answer_of(run_bench(str(artifact.directory), "--device", "qemu", *options))["rows"]
+    both = ["executorch", "onnxruntime"]
+    assert [row["runtime"] for row in on_host] == [*both, *(f"{runtime}-client" for runtime in both)]
+    assert [row["runtime"] for row in on_qemu] == both
+    assert {row["width"] for row in (*on_host, *on_qemu)} == {0}
+    assert all(row["peak_mb"] > 1 for row in on_host)
+    assert all(row["instructions_per_step"] > 1e4 for row in on_qemu)
 
 
 @pytest.mark.slow

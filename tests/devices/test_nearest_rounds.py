@@ -1,10 +1,12 @@
-"""Rounds of `nearest` on the native client: it embeds, hashes and looks up on the device, and trains what Python trains."""
+"""Rounds of `nearest` on the devices' clients: they embed, hash and look up on the device, and train what Python trains."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.arm_programs import CACHE
 from helpers.conversation_case import NUM_CLASSES, SPEC, export_small
@@ -37,7 +39,7 @@ def test_rounds_on_this_machines_native_client_are_byte_for_byte_the_simulated_o
     spec: StepSpec, schemes: list[Nearest], tmp_path: Path
 ) -> None:
     artifact = export_small(tmp_path / "artifact", "executorch", spec=spec)
-    client_data = texts_of if spec is TIED else Federation(artifact).client_data
+    client_data = texts_of if spec is TIED else Federation.client_data
     kit = TrainingKit(artifact.directory, partial(bundle_for, CACHE, "executorch"), client_data)
     with linked(TrainingDevice("host", HostDevice, kit)) as (link, _):
         for scheme in schemes:
@@ -52,3 +54,20 @@ def test_rounds_on_this_machines_native_client_are_byte_for_byte_the_simulated_o
         with pytest.raises(RoundAbandoned, match=r"bad message: .*(hash functions|tensors missing)"):
             native.play(link)
         assert native.weights().tobytes() == before
+
+
+@pytest.mark.parametrize(("spec", "scheme"), [(SPEC, IMAGES), (TIED, WORDS)], ids=["images", "a tied table"])
+def test_a_round_on_the_client_for_onnx_runtime_is_the_simulated_one(
+    spec: StepSpec, scheme: Nearest, tmp_path: Path
+) -> None:
+    artifact = export_small(tmp_path / "artifact", "onnxruntime", spec=spec)
+    client_data = texts_of if spec is TIED else Federation.client_data
+    kit = TrainingKit(artifact.directory, partial(bundle_for, CACHE, "onnxruntime"), client_data)
+    on_device, simulated = (NearestFederation(artifact, scheme, client_data) for _ in range(2))
+    with linked(TrainingDevice("host", HostDevice, kit)) as (link, _):
+        found = on_device.play(link)
+    expected = simulated.play(simulated.simulated("onnxruntime"))
+    # The device has the stock build of the runtime, which adds up in another order; what it asks for is the same.
+    assert found.mean_loss == pytest.approx(expected.mean_loss, rel=1e-5)
+    assert replace(found, mean_loss=0.0) == replace(expected, mean_loss=0.0)
+    np.testing.assert_allclose(on_device.weights(), simulated.weights(), rtol=1e-4, atol=1e-6)

@@ -16,11 +16,13 @@ from helpers.conversation_case import (
     furthest,
     run,
 )
+from helpers.tiny_labels import FEDAVG, FEDMLH, UNHASHED, hashed, tiny_labels
 
 from android_harness.bundles.bundle import PYTHON_CLIENT
 from ondevice.contract.artifact import Artifact
 from ondevice.contract.choice import Choice
-from ondevice.contract.vocabulary import LocalTraining
+from ondevice.contract.vocabulary import LocalTraining, RoundPlan, StepSpec
+from ondevice.contract.wire import plan_to_bytes
 
 pytestmark = pytest.mark.slow  # exports a step
 CLIENT = [sys.executable, "-m", PYTHON_CLIENT]
@@ -56,6 +58,40 @@ def test_the_update_is_that_of_the_python_client(
     assert found.num_examples == expected.num_examples
     assert found.mean_loss == pytest.approx(expected.mean_loss, rel=1e-6)
     assert furthest(found, expected) < tolerance
+
+
+@pytest.mark.parametrize(
+    ("spec", "plan"), [(FEDMLH, hashed()), (FEDAVG, UNHASHED)], ids=["hashed labels", "an output per class"]
+)
+def test_examples_of_several_classes_train_and_are_measured(
+    spec: StepSpec, plan: RoundPlan, tmp_path: Path
+) -> None:
+    artifact = export_small(tmp_path / "artifact", "onnxruntime", spec=spec)
+    case = ConversationCase(tmp_path / "client", artifact, plan, given=tiny_labels(10, seed=3))
+    done = run([*CLIENT, *case.options(str(case.folder), str(artifact.directory))])
+    assert (done.returncode, done.stderr) == (0, "")
+    found = case.read_update((case.folder / "update").read_bytes())
+    expected = case.python_update("onnxruntime")
+    assert found.mean_loss == pytest.approx(expected.mean_loss, rel=1e-6)
+    assert furthest(found, expected) < 1e-5
+    # There is no table, and so no width.
+    options = ["--artifact", str(artifact.directory), "--batch", "6", "--steps", "2"]
+    done = run([*CLIENT, "bench", *options, "--width", "0"])
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["event"] for line in done.stdout.splitlines()] == [
+        "ready",
+        *["step"] * 3,
+        "done",
+    ]
+    if spec is FEDMLH:
+        others = ConversationCase(tmp_path / "others", artifact, hashed(), given=tiny_labels(10, seed=3))
+        for wrong, code, words in (
+            (hashed(fingerprint=1), 3, "client and server are of different versions"),
+            (hashed(num_buckets=500), 1, "the step has 24"),
+        ):
+            (others.folder / "plan").write_bytes(plan_to_bytes(others.envelope, wrong))
+            found_code, found_words = refused(others, artifact)
+            assert (found_code, words in found_words) == (code, True), found_words
 
 
 def refused(case: ConversationCase, artifact: Artifact) -> tuple[int, str]:

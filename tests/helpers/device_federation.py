@@ -60,7 +60,8 @@ class Federation:
         self._backend = open_backend(artifact, "executorch")
         self._columns = np.random.default_rng(0).standard_normal((NUM_CLASSES, SPEC.column_dim), np.float32)
 
-    def client_data(self, client_id: int) -> ClientData:
+    @staticmethod
+    def client_data(client_id: int) -> ClientData:
         source = np.random.default_rng(client_id)
         count = 12_000 if client_id == LARGE else 8
         images = source.integers(0, 256, (count, *SPEC.image_shape), np.uint8)

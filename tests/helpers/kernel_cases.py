@@ -24,6 +24,7 @@ BY_NAME: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "softplus": F.softplus,
 }
 """The activations, by the kernels' names."""
 sweep = settings(max_examples=40, deadline=None)

@@ -22,6 +22,7 @@ FloatArray = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
 ACTIVATIONS = (
     "none", "relu", "hardswish", "hardsigmoid", "relu6", "sigmoid", "silu", "tanh", "gelu", "gelu_tanh",
+    "softplus",
 )  # fmt: skip
 
 

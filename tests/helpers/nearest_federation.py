@@ -8,7 +8,7 @@ import numpy as np
 
 from android_harness.rounds.training_device import ClientData
 from helpers.conversation_case import NUM_CLASSES
-from ondevice.backends.opening import open_backend
+from ondevice.backends.opening import Runtime, open_backend
 from ondevice.client.client import Client
 from ondevice.contract.artifact import Artifact
 from ondevice.contract.link import Link
@@ -48,9 +48,9 @@ class NearestFederation:
             assert not report.dropped, report.dropped
         return report
 
-    def simulated(self) -> InProcessLink:
-        """Python's clients on the runtime of the native one."""
-        backend = open_backend(self._artifact, "executorch")
+    def simulated(self, runtime: Runtime = "executorch") -> InProcessLink:
+        """Python's clients on the runtime of the device's."""
+        backend = open_backend(self._artifact, runtime)
 
         def client(client_id: int) -> Client:
             data = self._client_data(client_id)

@@ -1,17 +1,24 @@
-"""Sparse examples of several classes: in memory for a client, and as files of the Extreme Classification repository."""
+"""Sparse examples of several classes: in memory for a client, and as files of the Extreme Classification repository or of
+Debian's package index."""
 
 from __future__ import annotations
 
+import lzma
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from helpers.conversation_case import PLAN
+from ondevice.contract.choice import Choice
+from ondevice.contract.label_hashes import LabelHashes
 from ondevice.contract.vocabulary import (
     CLASSES,
     FEATURE_IDS,
     FEATURE_VALUES,
     NO_CLASS,
     ExampleSet,
+    RoundPlan,
     StepSpec,
 )
 
@@ -28,6 +35,19 @@ def sparse_spec(num_outputs: int, sub_models: int) -> StepSpec:
 
 FEDMLH = sparse_spec(TABLES * BUCKETS, TABLES)
 FEDAVG = sparse_spec(NUM_CLASSES, 1)
+UNHASHED = replace(PLAN, table_sizes={}, sampler=Choice("class_outputs"))
+
+
+def hashed(num_buckets: int = BUCKETS, **changes: int) -> RoundPlan:
+    """A round of FedMLH; `changes` are what a wrong plan says of its hash functions."""
+    hashes = LabelHashes(TABLES, num_buckets, seed=9)
+    settings = {
+        "num_tables": TABLES,
+        "num_buckets": num_buckets,
+        "seed": hashes.seed,
+        "fingerprint": hashes.fingerprint,
+    }
+    return replace(UNHASHED, sampler=Choice("label_hashes", {**settings, **changes}))
 
 
 def tiny_labels(count: int, seed: int) -> ExampleSet:
@@ -57,3 +77,24 @@ def write_repository_files(
             lines.append(f"{','.join(map(str, own))} {features}")
         (folder / f"{split}.txt").write_text("\n".join(lines) + "\n")
     return folder
+
+
+def write_debian_index(folder: Path, num_packages: int = 150) -> tuple[Path, Path]:
+    """Packages.xz and Translation-en.xz as a mirror has them; a package is described by words of what it depends on."""
+    random = np.random.default_rng(0)
+    packages, descriptions = [], []
+    for number in range(num_packages):
+        # The first libraries are the frequent ones.
+        depends = sorted(set((20 * random.random(3) ** 2).astype(int).tolist()))
+        packages.append(
+            f"Package: app{number}\nMaintainer: M <m{number % 7}@example.org>\nSection: misc\n"
+            f"Depends: {', '.join(f'lib{library} (>= 1.0)' for library in depends)}\nDescription-md5: {number}\n"
+        )
+        words = " ".join(f"word{library}" for library in depends)
+        descriptions.append(
+            f"Package: app{number}\nDescription-md5: {number}\nDescription-en: short\n {words}\n"
+        )
+    paths = folder / "Packages.xz", folder / "Translation-en.xz"
+    for path, paragraphs in zip(paths, (packages, descriptions), strict=True):
+        path.write_bytes(lzma.compress("\n".join(paragraphs).encode()))
+    return paths

@@ -274,6 +274,14 @@ def test_activations_and_their_gradients(kernels: Kernels, activation: str) -> N
     assert_close(out, x_gradient)
 
 
+def test_softplus_is_right_to_float32_however_small_it_is(kernels: Kernels) -> None:
+    """The loss of a rare class is some millionths, and there are a hundred thousand of them."""
+    x = np.linspace(-40, 40, 4001, dtype=np.float32)
+    out = np.full(x.shape, np.nan, np.float32)
+    kernels.activate(x, ACTIVATIONS.index("softplus"), out, 0, len(x))
+    np.testing.assert_allclose(out, np.logaddexp(0, x.astype(np.float64)), rtol=4e-7)
+
+
 @sweep
 @given(
     st.integers(1, 2), st.integers(1, 3), st.integers(5, 13), st.integers(5, 13),

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.arm_programs import CACHE
-from helpers.conversation_case import PLAN, ConversationCase, export_small, furthest, run
-from helpers.tiny_labels import BUCKETS, FEDAVG, FEDMLH, TABLES, tiny_labels
+from helpers.conversation_case import ConversationCase, export_small, furthest, run
+from helpers.tiny_labels import FEDAVG, FEDMLH, UNHASHED, hashed, tiny_labels
 
 from android_harness.bundles.bundle import build_bundle
 from ondevice.contract import safetensors_file
 from ondevice.contract.artifact import Artifact
-from ondevice.contract.choice import Choice
-from ondevice.contract.label_hashes import LabelHashes
 from ondevice.contract.vocabulary import CLASSES, NO_CLASS, RoundPlan
 from ondevice.contract.wire import plan_to_bytes
 
 pytestmark = pytest.mark.slow  # compiles the native client
-
-
-def hashed(num_buckets: int = BUCKETS, **changes: int) -> RoundPlan:
-    hashes = LabelHashes(TABLES, num_buckets, seed=9)
-    settings = {
-        "num_tables": TABLES,
-        "num_buckets": num_buckets,
-        "seed": hashes.seed,
-        "fingerprint": hashes.fingerprint,
-    }
-    return dataclasses.replace(PLAN, table_sizes={}, sampler=Choice("label_hashes", {**settings, **changes}))
-
-
-UNHASHED = dataclasses.replace(PLAN, table_sizes={}, sampler=Choice("class_outputs"))
 
 
 @pytest.fixture(scope="module")

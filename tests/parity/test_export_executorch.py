@@ -30,7 +30,7 @@ from export.proof.golden import build_step, draw_features, expected_step, float6
 from export.trace import trace_step
 from export.unsupported_operator import UnsupportedOperator
 from ondevice.backends.eager import initial_parameters
-from ondevice.backends.executorch_module import ExecutorchBackend
+from ondevice.backends.executorch_module import ExecutorchBackend, Room
 from ondevice.backends.executorch_stock_module import ExecutorchStockBackend
 from ondevice.contract.artifact import Artifact
 from ondevice.contract.golden_step import SLACK, check_golden
@@ -58,6 +58,22 @@ def test_a_step_leaves_the_results_of_the_one_before_alone(small: Artifact) -> N
     assert list(first) == list(small.signature.outputs)
     for name, output in first.items():
         np.testing.assert_array_equal(output, kept[name])
+
+
+def test_memory_of_outputs_is_written_again_once_nobody_has_a_part_of_it() -> None:
+    room = Room((4, 3))
+    first = room.lend()
+    part = first[1:, :2].T
+    address = first.ctypes.data
+    del first
+    second = room.lend()
+    assert second.ctypes.data != address
+    second[:] = 7
+    part[:] = 8
+    assert (second == 7).all()
+    address = second.ctypes.data
+    del second
+    assert room.lend().ctypes.data == address
 
 
 @pytest.mark.slow
@@ -246,7 +262,7 @@ STEP_WITHOUT_TORCH = """
 import json, sys
 from pathlib import Path
 from ondevice.contract.artifact import open_artifact
-from ondevice.backends.executorch_module import ExecutorchBackend
+from ondevice.backends.executorch_module import ExecutorchBackend, Room
 from ondevice.contract.golden_step import check_golden
 artifact = open_artifact(Path(sys.argv[1]))
 passed = check_golden(ExecutorchBackend(artifact), artifact.initial(), artifact.golden()).passed

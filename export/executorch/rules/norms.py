@@ -194,6 +194,19 @@ def gelu_backward(r: Rewrite, gradient: Given, x: Given, *, approximate: str = "
     return _activation_backward(r, gradient, x, GELUS[approximate])
 
 
+SOFTPLUS = (1, 20)
+"""The beta and threshold that our kernel has; beyond the threshold a float32 is its own softplus."""
+
+
+def softplus(r: Rewrite, x: Given, beta: float = 1, threshold: float = 20) -> Known | Copied:
+    return _activation(r, x, Activation.SOFTPLUS) if (beta, threshold) == SOFTPLUS else COPIED
+
+
+def softplus_backward(r: Rewrite, gradient: Given, x: Given, beta: float, threshold: float) -> Known | Copied:
+    known = (beta, threshold) == SOFTPLUS
+    return _activation_backward(r, gradient, x, Activation.SOFTPLUS) if known else COPIED
+
+
 def mish_backward(r: Rewrite, gradient: Given, x: Given) -> Known | Copied:
     """ExecuTorch has no kernel for it and torch no decomposition: tanh(softplus(x)) and its slope."""
     on_planes = isinstance(x, ON_PLANES) or isinstance(gradient, ON_PLANES)

@@ -58,6 +58,8 @@ from export.executorch.rules.norms import (
     hardtanh,
     hardtanh_backward,
     mish_backward,
+    softplus,
+    softplus_backward,
     threshold_backward,
 )
 from export.executorch.rules.pooling import (
@@ -93,6 +95,7 @@ RULES: dict[Target, Rule] = {
     aten.tanh.default: forward_of(Activation.TANH),
     aten.hardtanh.default: hardtanh,
     aten.gelu.default: gelu,
+    aten.softplus.default: softplus,
     aten.threshold_backward.default: threshold_backward,
     aten.hardswish_backward.default: backward_of(Activation.HARDSWISH),
     aten.hardsigmoid_backward.default: backward_of(Activation.HARDSIGMOID),
@@ -101,6 +104,7 @@ RULES: dict[Target, Rule] = {
     aten.tanh_backward.default: backward_by_output(Activation.TANH),
     aten.hardtanh_backward.default: hardtanh_backward,
     aten.gelu_backward.default: gelu_backward,
+    aten.softplus_backward.default: softplus_backward,
     aten.mish_backward.default: mish_backward,
     # Arithmetic.
     aten.mean.dim: mean,

@@ -24,7 +24,8 @@ enum class Activation : int64_t {
   silu = 6,
   tanh = 7,
   gelu = 8,
-  gelu_tanh = 9
+  gelu_tanh = 9,
+  softplus = 10
 };
 
 struct Shape {

@@ -87,7 +87,7 @@ class Call {
   }
   Activation activation() {
     const int64_t index = integer();
-    require(index >= 0 && index <= static_cast<int64_t>(Activation::gelu_tanh));
+    require(index >= 0 && index <= static_cast<int64_t>(Activation::softplus));
     return static_cast<Activation>(index);
   }
 

@@ -127,6 +127,7 @@ inline void with_activation(Activation activation, Body body) {
     case Activation::tanh: return body.template operator()<Activation::tanh>();
     case Activation::gelu: return body.template operator()<Activation::gelu>();
     case Activation::gelu_tanh: return body.template operator()<Activation::gelu_tanh>();
+    case Activation::softplus: return body.template operator()<Activation::softplus>();
   }
 }
 

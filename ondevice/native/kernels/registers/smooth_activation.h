@@ -1,4 +1,4 @@
-// Sigmoid, SiLU, tanh and GELU with their derivatives, once for a register and once for a float.
+// Sigmoid, SiLU, tanh, GELU and softplus with their derivatives, once for a register and once for a float.
 //
 // The exponential is Cephes' polynomial; erf and tanh are the rational functions of Eigen, which are within a few
 // roundings of the truth.
@@ -99,6 +99,16 @@ inline T normal_below(T x) {
   return erf_of(x * 0.70710678118654752f) * 0.5f + 0.5f;
 }
 
+// log(1 + z) for z from 0 to 1, to a few roundings however small z is: 2 atanh(s) with s = z / (2 + z), a polynomial.
+template <class T>
+inline T log_of_1_plus(T z) {
+  const T s = z / (z + 2.0f), square = s * s;
+  T p = square * 0.28015124797821045f + 0.280008465051651f;
+  p = p * square + 0.4002161920070648f;
+  p = p * square + 0.6666641235351562f;
+  return s * (p * square) + s * 2.0f;
+}
+
 constexpr float kGeluInner = 0.79788456080286536f, kGeluCube = 0.044715f;  // of its approximation by tanh
 
 // (1 + tanh(inside)) / 2 is a sigmoid.
@@ -114,6 +124,10 @@ inline T smooth_activated(T t) {
   if constexpr (A == Activation::tanh) return tanh_of(t);
   if constexpr (A == Activation::gelu) return t * normal_below(t);
   if constexpr (A == Activation::gelu_tanh) return t * sigmoid_of(gelu_tanh_inside(t));
+  if constexpr (A == Activation::softplus) {
+    const T positive = t > T{} ? t : T{}, below = t > T{} ? -t : t;
+    return positive + log_of_1_plus(exponential(below));
+  }
   return t;
 }
 
@@ -136,6 +150,7 @@ inline T smooth_slope(T t) {
     const Sigmoid<T> y(gelu_tanh_inside(t));
     return y.value + t * y.value * y.rest * (t * t * (3 * kGeluCube) + 1.0f) * (2 * kGeluInner);
   }
+  if constexpr (A == Activation::softplus) return sigmoid_of(t);
   return T{} + 1.0f;
 }
 
