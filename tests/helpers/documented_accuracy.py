@@ -144,6 +144,20 @@ def _at_budgets(name: str, what: str) -> tuple[Cells, list[Cells]]:
 def hashed_labels() -> tuple[Cells, list[Cells]]:
     rows = [
         [row["label"], f"{100 * row['best']:.1f}", f"{row['rounds']:.1f}", f"{row['bytes'] / 1e6:.0f}"]
-        for row in json.loads((RESULTS / "fedmlh-table3-small.json").read_text())["rows"]
+        for row in _early_stopping()
     ]
     return ["hashed labels", "best precision (%)", "rounds until then", "MB until then"], rows
+
+
+def hashed_labels_by_frequency() -> tuple[Cells, list[Cells]]:
+    measures = [f"p{k}_{group}" for group in ("frequent", "infrequent") for k in (1, 3, 5)]
+    rows = [
+        [row["label"], *(f"{100 * row['measures'][measure]:.2f}" for measure in measures)]
+        for row in _early_stopping()
+    ]
+    return ["classes", *(f"P@{name[1]} {name[3:]}" for name in measures)], rows
+
+
+def _early_stopping() -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((RESULTS / "fedmlh-table3-small.json").read_text())["rows"]
+    return rows
