@@ -120,16 +120,18 @@ def roundings_of(extractor: nn.Module, features: Features) -> list[Tensor]:
     return _roundings(_record(extractor, features), rounded, features)
 
 
-def neighbour_of(network: Network, random: np.random.Generator) -> Network:
-    """In single precision, with every weight replaced by the next number above or below it.
+def neighbour_of(
+    network: Network, random: np.random.Generator, precision: torch.dtype = torch.float32
+) -> Network:
+    """In a precision, with every weight replaced by the next number above or below it.
 
     A weight of 0 stays what it is, since no rounding moves it: where a network starts its blocks with a scale of 0, their
     outputs lie exactly on the kinks behind them.
     """
-    neighbour = copy.deepcopy(network).float()
+    neighbour = copy.deepcopy(network).to(precision)
     for tensor in neighbour.parameters():
         direction = random.choice(np.array([-np.inf, np.inf], np.float32), tuple(tensor.shape))
-        moved = torch.nextafter(tensor.data, torch.from_numpy(np.asarray(direction)))
+        moved = torch.nextafter(tensor.data, torch.from_numpy(np.asarray(direction)).to(precision))
         tensor.data = torch.where(tensor.data == 0, 0.0, moved)
     return neighbour
 
