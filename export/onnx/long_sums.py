@@ -17,8 +17,10 @@ from onnx import helper
 
 OF_PARTS = {"ReduceSum", "ReduceMean", "ReduceLogSumExp", "ReduceL1", "ReduceL2"}
 """Those that may be taken of parts of one size, and then of the results."""
-LONG = 1024
-"""Above so many numbers; shorter sums would cost time for nothing."""
+LONG = 128
+"""Above so many numbers that are added one after the other; shorter sums would cost time for nothing."""
+LANES = 8
+"""Along the last axis the runtime adds up so many sums side by side."""
 FEWEST_PARTS = 8
 
 Integers = Callable[..., str]
@@ -52,12 +54,13 @@ def _parts(
 ) -> Iterator[onnx.NodeProto]:
     """What makes parts of the node's input, if anything; they have its number of axes."""
     numbers = math.prod(shape[axis] for axis in axes)
-    if numbers <= LONG:
+    most = LONG * LANES if len(shape) - 1 in axes else LONG
+    if numbers <= most:
         return
     longest = max(axes, key=lambda axis: (shape[axis], axis))
     length, count = shape[longest], _count(shape[longest])
     source, name = node.input[0], f"{node.name}/parts"
-    if length > LONG and count >= FEWEST_PARTS:
+    if length > most and count >= FEWEST_PARTS:
         folded = (*shape[:longest], count, length // count, *shape[longest + 1 :])
         yield helper.make_node("Reshape", [source, integers(*folded)], [f"{name}:folded"])
         inner = [f"{name}:folded", integers(longest + 1)]
