@@ -126,9 +126,27 @@ def _trace(run: Traceable, step: TrainStep, micro_batch: int, inputs: Sequence[A
 
     # As plain products and softmax, which every lowering has; and a tensor that a module merely holds is a constant.
     attention = sdpa_kernel(SDPBackend.MATH)
-    with mode, enable_python_dispatcher(), attention, _recurrent_layers_written_out(step):
+    with (
+        mode,
+        enable_python_dispatcher(),
+        attention,
+        _recurrent_layers_written_out(step),
+        _tensors_kept(step),
+    ):
         traced = make_fx(run_labelled, _allow_non_fake_inputs=True, record_stack_traces=True)(tensors, data)
     return _finish(functional(traced), step, list(tensors), [spec.name for spec in inputs])
+
+
+@contextmanager
+def _tensors_kept(network: nn.Module) -> Iterator[None]:
+    """Of a layer that has two names, `functional_call` (torch 2.13.0) puts its own tensors back, and not the layer's."""
+    held = [(layer, dict(layer._parameters), dict(layer._buffers)) for layer in network.modules()]
+    try:
+        yield
+    finally:
+        for layer, parameters, buffers in held:
+            layer._parameters.update(parameters)
+            layer._buffers.update(buffers)
 
 
 @contextmanager

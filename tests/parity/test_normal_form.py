@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
 from export.decompositions import WHOLE
@@ -164,6 +165,19 @@ class Recurrent(nn.Module):
         return last
 
 
+class Shared(nn.Module):
+    """One layer under two names, as CoaT's blocks share their position encodings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.Linear(8, 8)
+        self.first, self.second = layer, nn.Sequential(layer, nn.Linear(8, DIM))
+
+    def forward(self, x: Tensor) -> Tensor:
+        embeddings: Tensor = self.second(self.first(x).tanh()).mean(1)
+        return embeddings
+
+
 PIXELS = ArraySpec("x", "feature", ("b", 3, 7, 9))
 SEQUENCE = ArraySpec("x", "feature", ("b", 4, 8))
 TOKENS = ArraySpec("x", "feature", ("b", 4), "int64")
@@ -176,6 +190,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], ArraySpec]] = {
     "standardised weights": (Standardised, PIXELS),
     "same names": (SameNames, SEQUENCE),
     "recurrent": (Recurrent, SEQUENCE),
+    "shared": (Shared, SEQUENCE),
     "bag": (lambda: nn.EmbeddingBag(11, DIM, mode="mean", padding_idx=1), TOKENS),
 }
 
@@ -213,6 +228,7 @@ def test_the_graph_gives_autograds_numbers_in_operators_that_are_core_or_whole(n
     found = traced(*(tensor.detach() for tensor in step.trainable_tensors()), columns, *others)
     for output, of_graph, of_autograd in zip(step.signature.outputs, found, expected, strict=True):
         torch.testing.assert_close(of_graph, of_autograd, rtol=1e-4, atol=1e-6, msg=f"{name}: {output}")
+    assert not any(isinstance(tensor, FakeTensor) for tensor in step.parameters()), "tracing changed the step"
     for graph in (traced, trace_loss(step, EXAMPLES), trace_embed(step, EXAMPLES)):
         for node in graph.graph.nodes:
             if isinstance(node.target, OpOverload):
