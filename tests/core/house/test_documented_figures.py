@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.documented_accuracy import (
+from helpers.documented.accuracy import (
     accuracy_at_budgets,
     data_by_name,
     fewer_bytes,
@@ -26,9 +26,9 @@ from helpers.documented_accuracy import (
     visual_schemes,
     words_near,
 )
-from helpers.documented_hashing import hash_tables, steps_over_labels
-from helpers.documented_scopes import scopes_on_glyphs, scopes_on_mobilenet
-from helpers.documented_tables import Cells, tables
+from helpers.documented.hashing import hash_tables, steps_over_labels
+from helpers.documented.scopes import scopes_on_glyphs, scopes_on_mobilenet
+from helpers.documented.tables import Cells, tables
 
 from benchmarks.networks import table as zoo_table
 from ondevice.contract.vocabulary import StepSpec

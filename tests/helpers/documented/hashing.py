@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from helpers.documented_tables import Cells
+from helpers.documented.tables import Cells
 
-RESULTS = Path(__file__).parents[2] / "results"
+RESULTS = Path(__file__).parents[3] / "results"
 
 
 def hash_tables() -> tuple[Cells, list[Cells]]:

@@ -251,7 +251,7 @@ def broken_sources(tmp_path: Path) -> Iterator[Path]:
 def test_a_broken_kernel_is_noticed(small: Artifact, broken_sources: Path) -> None:
     arguments = [sys.executable, "-c", BROKEN_RUN, str(small.directory), str(broken_sources)]
     done = subprocess.run(
-        arguments, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
+        arguments, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3]
     )
     assert done.returncode
     assert "ParityFailed" in done.stderr
@@ -275,7 +275,7 @@ print(json.dumps({"passed": passed, "module": "torch" in sys.modules, "library":
 def test_torch_is_not_loaded_to_run_a_step(small: Artifact) -> None:
     arguments = [sys.executable, "-c", STEP_WITHOUT_TORCH, str(small.directory)]
     done = subprocess.run(
-        arguments, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
+        arguments, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3]
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"passed": True, "module": False, "library": False}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from helpers.documented_accuracy import accuracy
-from helpers.documented_tables import ROOT, Cells
+from helpers.documented.accuracy import accuracy
+from helpers.documented.tables import ROOT, Cells
 
 RESULTS = ROOT / "results"
 SCOPES = ["all", "norms-and-biases", "last-blocks 3", "lora:8"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from helpers.documented_tables import ROOT, Cells
+from helpers.documented.tables import ROOT, Cells
 
 RESULTS = ROOT / "results"
 METHODS = ["method", "¦N_k¦", "¦S_k¦", "% of n"]

@@ -19,7 +19,7 @@ from ondevice.contract.vocabulary import StepSpec
 
 pytestmark = pytest.mark.slow  # exports, and trains on real runtimes
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SPEC = StepSpec("mobilenet_v3_small", embedding_dim=16, image_shape=(3, 32, 32))
 PACKAGES = ("onnxruntime", "numpy", "safetensors")
 

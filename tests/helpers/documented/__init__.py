@@ -1,0 +1,1 @@
+"""What tables in the docs must say, from the committed rows."""
