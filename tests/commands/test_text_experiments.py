@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +9,10 @@ import numpy as np
 import pytest
 from helpers.experiment_runs import TINY, runs_of
 from helpers.stack_overflow_files import write_stack_overflow
+from helpers.tiny_texts import import_tiny_chats
 
 import fedss
 from ondevice.contract.tokens import NUM_SPECIAL
-from server_sim.data.texts import import_texts
 from server_sim.experiment import Experiment, experiment_names, load_experiment
 
 NAMED = [name for name in experiment_names() if name.startswith(("hashing-", "chitchat-"))]
@@ -53,20 +52,7 @@ def test_hashing_and_uniform_sampling_differ_in_nothing_but_how_words_are_found(
 
 @pytest.fixture(scope="module")
 def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three people and 40 words."""
-    folder = tmp_path_factory.mktemp("chats")
-    random = np.random.default_rng(0)
-    lines = [
-        {
-            "user": f"user {user}",
-            "split": "test" if user == 3 else "train",
-            "texts": [" ".join(f"w{word}" for word in random.integers(0, 40, 8)) for _ in range(6)],
-        }
-        for user in range(4)
-    ]
-    (folder / "texts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    import_texts(folder / "texts.jsonl", folder / "tiny", name="tiny", vocabulary=40, length=20)
-    return folder / "tiny"
+    return import_tiny_chats(tmp_path_factory.mktemp("chats"))
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,9 @@
-"""Whole federations on the emulated ARM64 phone end where simulated ones end: virtual clients, importance weights, hashes.
+"""Whole federations on the emulated ARM64 phone end where simulated ones end: virtual clients, importance weights, hashes of
+labels, and words that hash tables find.
 
 An experiment is played twice on one exported step: by the native client on the phone, and by the Python client here.
-What clients ask for follows from their draws, so it is the same to the byte.  What they send is rounded in another order.
+What clients ask for follows from their draws, and from the buckets of their texts, so it is the same to the byte.
+What they send is rounded in another order.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import numpy as np
 import pytest
 from helpers.arm_programs import CACHE, require_programs
 from helpers.tiny_labels import write_repository_files
+from helpers.tiny_texts import import_tiny_chats
 
 from android_harness.emulator.machine import EMULATOR_PROGRAMS
 from fedss.api.exported_step import exported_step
@@ -182,3 +185,21 @@ def test_hashed_classes_are_the_simulated_ones(tmp_path: Path) -> None:
         on_phone = federation.play(experiment, federation.phone, tmp_path / "phone")
         simulated = federation.play(experiment, federation.here, tmp_path / "simulated")
     assert_same_federation(on_phone, simulated)
+
+
+def test_words_found_in_hash_tables_are_the_simulated_ones(tmp_path: Path) -> None:
+    small = {
+        **SMALL,
+        "data.population": str(import_tiny_chats(tmp_path)),
+        "scheme.num_negatives": 8,
+        "scheme.num_bits": 3,
+        "model.architecture_arguments.hidden": 16,
+        "model.embedding_dim": 16,
+    }
+    experiment = load_experiment("chitchat-simhash").overridden(small)
+    with opened(experiment, tmp_path) as federation:
+        on_phone = federation.play(experiment, federation.phone, tmp_path / "phone")
+        simulated = federation.play(experiment, federation.here, tmp_path / "simulated")
+    assert_same_federation(on_phone, simulated)
+    # φ and the rows that its texts read, the words of its buckets, the rows of what it trains.
+    assert {len(questions) for questions in on_phone.asked.values()} == {3}

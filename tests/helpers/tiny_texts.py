@@ -1,11 +1,15 @@
-"""Texts of a tiny vocabulary, padded, for the models that read tokens."""
+"""Texts of a tiny vocabulary, padded, for the models that read tokens, and a population of them."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
 
 import numpy as np
 
 from ondevice.contract.tokens import BEGIN, NUM_SPECIAL, TOKENS
 from ondevice.contract.vocabulary import ExampleSet, StepSpec
+from server_sim.data.texts import import_texts
 
 VOCABULARY, LENGTH = 40, 6
 SIZES = {"length": LENGTH, "layers": 1, "heads": 2, "hidden": 24}
@@ -26,3 +30,19 @@ def tiny_texts(count: int, seed: int, vocabulary: int = VOCABULARY) -> ExampleSe
         words = random.integers(1, LENGTH)
         text[1 : 1 + words] = random.choice(known, words)
     return ExampleSet({TOKENS: tokens}, random.choice(known, count))
+
+
+def import_tiny_chats(folder: Path) -> Path:
+    """A population below `folder`: three people and a fourth for the test, who know 40 words."""
+    random = np.random.default_rng(0)
+    lines = [
+        {
+            "user": f"user {user}",
+            "split": "test" if user == 3 else "train",
+            "texts": [" ".join(f"w{word}" for word in random.integers(0, 40, 8)) for _ in range(6)],
+        }
+        for user in range(4)
+    ]
+    (folder / "texts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    import_texts(folder / "texts.jsonl", folder / "tiny", name="tiny", vocabulary=40, length=20)
+    return folder / "tiny"
