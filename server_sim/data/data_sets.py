@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from server_sim.data import chitchat, debian_index, extreme_classification
-from server_sim.data.extreme_classification import PUBLISHED, Published
-from server_sim.data.fetched import cjk, fashion_mnist, icons, quickdraw, rfc
+from server_sim.data.fetched import chitchat, cjk, debian_index, fashion_mnist, icons, quickdraw, rfc
 from server_sim.data.glyphs import presets as glyphs
 from server_sim.data.glyphs.dealing import ByClient
 from server_sim.data.population import Progress
 from server_sim.data.published import (
     cifar,
+    extreme_classification,
     imagenet,
     inaturalist,
     landmarks,
     online_products,
     stack_overflow,
 )
+from server_sim.data.published.extreme_classification import PUBLISHED, Published
 
 Materialize = Callable[[Path, Progress | None], Path]
 """Cache -> the folder of the population, made if it is not there yet."""
@@ -97,7 +97,7 @@ DATA_SETS: dict[str, DataSet | PublishedDataSet] = {
         "22,634 products on sale; tested on those that nobody trains on", online_products.materialize
     ),
     imagenet.NAME: PublishedDataSet("21,841 classes in folders, clients of 20 of them", imagenet.materialize),
-    "chitchat": DataSet(
+    chitchat.NAME: DataSet(
         "chats of 1,306 people, for next-word prediction at 10,000 words", chitchat.materialize
     ),
     rfc.NAME: DataSet(

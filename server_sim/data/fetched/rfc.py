@@ -45,7 +45,7 @@ PACKAGES = tuple(
         ("std-proposed", "b34f60b4bee98891524a2c2508f3d4dcb1e1468a2bd26e0a5f5aecf95806eea0"),
     )
 )
-SIZES = TextSizes(vocabulary=80_000, length=20, most_questions=4_000)
+SIZES = TextSizes(vocabulary=80_000, length=20)
 ATTRIBUTION = (
     "The texts are Requests for Comments, Copyright (C) The Internet Society or the IETF Trust and their authors,\n"
     f"of the Debian packages doc-rfc-* {RELEASE} (section non-free).\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server_sim.data.chitchat import ChatSplit, dealt, sentences_of
+from server_sim.data.fetched.chitchat import ChatSplit, dealt, sentences_of
 from server_sim.data.population_files import PopulationError
 
 APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"

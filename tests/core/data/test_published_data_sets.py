@@ -23,12 +23,12 @@ from helpers.published_formats import (
 from PIL import Image
 
 from ondevice.contract.vocabulary import IMAGES
-from server_sim.data import extreme_classification
 from server_sim.data.data_sets import DATA_SETS, DataSetError, PublishedDataSet, materialize
 from server_sim.data.image_files import ImageFiles
 from server_sim.data.partition_statistics import describe_partition
 from server_sim.data.population import Population, open_population
 from server_sim.data.population_files import PopulationError
+from server_sim.data.published import extreme_classification
 from server_sim.data.published.inaturalist_splits import balanced
 
 Read = Callable[[str], Population]

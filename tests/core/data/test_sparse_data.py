@@ -11,12 +11,13 @@ from helpers.tiny_labels import write_repository_files
 
 from ondevice.contract.choice import Choice
 from ondevice.contract.vocabulary import CLASSES, FEATURE_IDS, FEATURE_VALUES, NO_CLASS
-from server_sim.data import debian_index, extreme_classification
-from server_sim.data.extreme_classification import Published
+from server_sim.data.fetched import debian_index
 from server_sim.data.partitioners import NOBODY, Pool
 from server_sim.data.partitioners.frequent_classes import FrequentClasses
 from server_sim.data.population import open_population
 from server_sim.data.population_files import PopulationError
+from server_sim.data.published import extreme_classification
+from server_sim.data.published.extreme_classification import Published
 from server_sim.data.repartition import materialize_partition
 from server_sim.data.sparse_examples import FeatureHashing, SparseExamples
 

