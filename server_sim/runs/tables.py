@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -71,11 +72,20 @@ def table_runs(experiment: Experiment) -> list[TableRun]:
 
 
 def _variations(row: TableRow) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every point of the row's grid, with its values in its label; the row itself where nothing varies."""
+    """Every point of the row's grid, with its values in its label; the row itself where nothing varies.
+
+    A field goes by its last word, or by all of them where two fields of the grid end alike.
+    """
+    last_words = Counter(_last_word(name) for name in row.vary)
+    shown = {name: _last_word(name) if last_words[_last_word(name)] == 1 else name for name in row.vary}
     for values in itertools.product(*row.vary.values()):
         varied = dict(zip(row.vary, values, strict=True))
-        parts = [f"{name.rpartition('.')[2]} {value}" for name, value in varied.items()]
+        parts = [f"{shown[name]} {value}" for name, value in varied.items()]
         yield ", ".join([row.label, *parts]), varied
+
+
+def _last_word(field: str) -> str:
+    return field.rpartition(".")[2]
 
 
 def table_cells(results: Iterable[tuple[TableRun, dict[str, Any]]]) -> list[TableCell]:

@@ -147,6 +147,16 @@ def test_an_unknown_experiment_lists_the_known_ones() -> None:
         load_experiment("glyphs-huge")
 
 
+def test_fields_of_a_grid_go_by_their_last_word_unless_two_end_alike() -> None:
+    grid = {"server.tau": (1e-4,), "server.learning_rate": (0.1,), "client.learning_rate": (0.3, 0.01)}
+    table = {"rows": [{"label": "FedSS", "vary": grid}], "seeds": [0]}
+    runs = table_runs(load_experiment("glyphs-tiny").overridden({"table": table}))
+    assert [run.label for run in runs] == [
+        "FedSS, tau 0.0001, server.learning_rate 0.1, client.learning_rate 0.3",
+        "FedSS, tau 0.0001, server.learning_rate 0.1, client.learning_rate 0.01",
+    ]
+
+
 def test_a_table_has_a_run_for_every_method_width_and_seed_and_averages_over_seeds() -> None:
     rows = '[{label="FedSS", num_negatives=[2,4]}, {label="Full", override={"scheme.name"="full_softmax"}}]'
     experiment = load_experiment("glyphs-tiny", [f"table={{seeds=[0,1], rows={rows}}}"])
