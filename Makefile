@@ -7,6 +7,9 @@ PFL := .venv-pfl
 DEBIAN_PACKAGES := g++ g++-aarch64-linux-gnu nlohmann-json3-dev qemu-user qemu-system-arm adb e2fsprogs
 C_SOURCES = $(shell find android_harness ondevice server_sim -name '*.c' -o -name '*.cpp' -o -name '*.h')
 
+# Bytecode is kept, whatever the environment says: else each of the tests' many processes would compile torch anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo test quick lint bench large flower race clean
 
 help:  ## show the targets

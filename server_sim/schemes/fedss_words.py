@@ -7,10 +7,10 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from ondevice.contract.choice import Choice
-from server_sim.schemes.scheme import Scheme
+from server_sim.schemes.client_scheme import ClientScheme
 
 
-class FedSSWords(Scheme):
+class FedSSWords(ClientScheme):
     label: ClassVar[str] = "FedSS, words"
     name: Literal["fedss_words"] = "fedss_words"
     num_negatives: int = Field(
@@ -21,5 +21,5 @@ class FedSSWords(Scheme):
         return Choice("word_negatives", {"num_negatives": self.num_negatives})
 
     @property
-    def title(self) -> str:
+    def method(self) -> str:
         return f"{self.label} {self.num_negatives}"

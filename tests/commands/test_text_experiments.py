@@ -16,8 +16,8 @@ from ondevice.contract.tokens import NUM_SPECIAL
 from server_sim.experiment import Experiment, experiment_names, load_experiment
 
 NAMED = [name for name in experiment_names() if name.startswith(("hashing-", "chitchat-"))]
-CHATS = [name for name in NAMED if load_experiment(name).data.population == "chitchat"]
-PUBLISHED = [name for name in NAMED if name not in CHATS]
+SMALL = [name for name in NAMED if load_experiment(name).data.population in ("chitchat", "rfc")]
+PUBLISHED = [name for name in NAMED if name not in SMALL]
 
 
 def one_of_each(name: str) -> list[Experiment]:
@@ -38,8 +38,9 @@ def check_two_rounds(experiment: Experiment, folder: Path, cache: Path | None = 
 
 def test_every_one_of_the_papers_has_a_small_variant_or_is_one() -> None:
     assert {"hashing-figure1a", "hashing-figure1b", "hashing-table2", "hashing-grid"} == set(PUBLISHED)
-    assert {"hashing-figure1-small", "hashing-table2-small", "hashing-grid-small"} < set(CHATS)
-    assert {"chitchat-simhash", "chitchat-uniform"} < set(CHATS)
+    assert {"hashing-figure1-small", "hashing-figure1-80k-small", "hashing-grid-small"} < set(SMALL)
+    assert {"hashing-table2-small", "hashing-table2-80k-small"} < set(SMALL)
+    assert {"chitchat-simhash", "chitchat-uniform"} < set(SMALL)
 
 
 def test_hashing_and_uniform_sampling_differ_in_nothing_but_how_words_are_found() -> None:
@@ -70,7 +71,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CHATS)
+@pytest.mark.parametrize("name", SMALL)
 def test_every_scheme_of_it_runs_two_rounds_on_tiny_chats(name: str, chats: Path, tmp_path: Path) -> None:
     for number, experiment in enumerate(one_of_each(name)):
         changes = {**TINY, "data.population": str(chats)}
