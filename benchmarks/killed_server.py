@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ondevice.contract.flat_parameters import FlatParameters
+from ondevice.contract.messages.flat_parameters import FlatParameters
 from ondevice.contract.safetensors_file import Array
 from ondevice.contract.vocabulary import COLUMNS, FloatArray, IntArray
 from server_sim.server.aggregation import AggregatedRows, AggregatedUpdate

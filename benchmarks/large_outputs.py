@@ -29,9 +29,9 @@ from typing import Any
 
 import numpy as np
 
-from ondevice.contract.envelope import Envelope
-from ondevice.contract.lookup import Lookup, lookup_to_bytes
-from ondevice.contract.simhash import SimHash
+from ondevice.contract.hashing.simhash import SimHash
+from ondevice.contract.messages.envelope import Envelope
+from ondevice.contract.messages.lookup import Lookup, lookup_to_bytes
 from ondevice.contract.vocabulary import FloatArray, IntArray
 from server_sim.server.optimizers import FedAvg
 from server_sim.server.row_index import ExactIndex, HashIndex, stored_blocks

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from export.proof.golden import FEATURE_ROWS, draw_features, draw_inputs, float64_copy, outputs_of
-from ondevice.contract.lengths import Lengths
+from ondevice.contract.artifacts.lengths import Lengths
 from ondevice.contract.step_signature import LOSS, Arrays
 from ondevice.model.extractors.foreign import UnusableModel
 from ondevice.model.train_step import TrainStep

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from export.lengths import of_length
 from ondevice.backends.opening import Runtime
-from ondevice.contract.lengths import Lengths, folder_of
-from ondevice.contract.program_calls import STEP_CALLS
+from ondevice.contract.artifacts.lengths import Lengths, folder_of
+from ondevice.contract.artifacts.program_calls import STEP_CALLS
 from ondevice.contract.step_signature import Bounds
 from ondevice.model.train_step import TrainStep
 

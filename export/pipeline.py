@@ -39,9 +39,9 @@ from ondevice.contract.artifact import (
     rewrite_manifest,
     write_artifact,
 )
+from ondevice.contract.artifacts.lengths import Lengths, folder_of
+from ondevice.contract.artifacts.manifest import Manifest, MemoryFigure, Parameter, Parity
 from ondevice.contract.golden_step import GoldenStep, golden_to_tensors
-from ondevice.contract.lengths import Lengths, folder_of
-from ondevice.contract.manifest import Manifest, MemoryFigure, Parameter, Parity
 from ondevice.contract.step_signature import EXAMPLES, Bounds, rows_of
 from ondevice.model.extractors import state_of
 from ondevice.model.named_code import source_sha256

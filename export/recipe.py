@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ondevice.backends.opening import RUNTIMES, Runtime
 from ondevice.contract.artifact import MANIFEST
-from ondevice.contract.lengths import check_sizes
+from ondevice.contract.artifacts.lengths import check_sizes
 from ondevice.contract.vocabulary import StepSpec
 from ondevice.model.extractors import check_architecture
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from ondevice.contract.lengths import check_sizes
+from ondevice.contract.artifacts.lengths import check_sizes
 from ondevice.contract.vocabulary import LogitKind, Randomness, scope_items
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from ondevice.contract import wire
 from ondevice.contract.choice import Choice
-from ondevice.contract.envelope import kind_of
 from ondevice.contract.link import ClientFailure, Link, Pieces, Trace
-from ondevice.contract.lookup import found_to_bytes
+from ondevice.contract.messages.envelope import kind_of
+from ondevice.contract.messages.lookup import found_to_bytes
 from ondevice.contract.vocabulary import COLUMNS, IntArray, RoundPlan
 from ondevice.contract.wire import DEFAULT_LIMITS, Envelope, UpdateLimits, WireError
 from server_sim.server.aggregation import AggregatedUpdate, Aggregator, MeanUnusable

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 import torch
-from helpers.tiny_federation import TinyFederation
+from helpers.federations.tiny_federation import TinyFederation
 
 pytest_plugins = ["helpers.skips"]
 

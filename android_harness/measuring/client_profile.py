@@ -21,7 +21,7 @@ from android_harness.devices.qemu import QemuDevice
 from android_harness.measuring.client_bench import parse_bench, run_bench
 from android_harness.measuring.measurement import BenchSize
 from android_harness.rounds.installed_client import InstalledClient
-from ondevice.contract.program_calls import OperatorCall
+from ondevice.contract.artifacts.program_calls import OperatorCall
 
 Unit = Literal["nanoseconds", "instructions"]
 _COUNTED_STEPS = 3

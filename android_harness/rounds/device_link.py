@@ -24,9 +24,9 @@ from functools import partial
 
 from android_harness.devices.device import DeviceError, FailureReason
 from android_harness.rounds.training_device import TrainingDevice
-from ondevice.contract.cross_thread_request import Abandoned, CrossThreadRequest
+from ondevice.contract.conversations.cross_thread_request import Abandoned, CrossThreadRequest
+from ondevice.contract.conversations.ordered_window import OrderedWindow, Turn
 from ondevice.contract.link import Answer, ClientFailure
-from ondevice.contract.ordered_window import OrderedWindow, Turn
 from ondevice.contract.vocabulary import RoundPlan
 from ondevice.contract.wire import WireError
 

@@ -13,7 +13,7 @@ from export.proof.golden import build_step
 from ondevice.backends.opening import Runtime
 from ondevice.contract import safetensors_file
 from ondevice.contract.artifact import INITIAL, Artifact, write_artifact
-from ondevice.contract.manifest import Manifest, MemoryFigure
+from ondevice.contract.artifacts.manifest import Manifest, MemoryFigure
 from ondevice.contract.step_signature import EXAMPLES
 from ondevice.tools.step_process import StepJob, StepProcess
 

@@ -17,9 +17,9 @@ from ondevice.backends import Backend
 from ondevice.backends.executorch_module import ExecutorchBackend
 from ondevice.backends.opening import open_backend
 from ondevice.contract.artifact import Artifact
+from ondevice.contract.artifacts.pace import Pace
+from ondevice.contract.artifacts.program_calls import STEP_CALLS, program_calls_from_bytes
 from ondevice.contract.golden_step import GoldenStep
-from ondevice.contract.pace import Pace
-from ondevice.contract.program_calls import STEP_CALLS, program_calls_from_bytes
 from ondevice.model.train_step import TrainStep, step_outputs
 
 TURNS = 3

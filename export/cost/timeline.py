@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ondevice.contract.program_calls import OperatorCall, PlannedTensor, ProgramCalls
+from ondevice.contract.artifacts.program_calls import OperatorCall, PlannedTensor, ProgramCalls
 from ondevice.contract.step_signature import Bounds, StepSignature
 
 _BYTES = {"float32": 4, "int64": 8, "uint8": 1}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ondevice.contract.program_calls import OperatorCall
+from ondevice.contract.artifacts.program_calls import OperatorCall
 from ondevice.contract.step_signature import Bounds
 
 Sizes = Sequence[tuple[int, ...]]

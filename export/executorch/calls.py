@@ -15,7 +15,7 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from export.layers import OUTSIDE, label_of
-from ondevice.contract.program_calls import OperatorCall, PlannedTensor, ProgramCalls
+from ondevice.contract.artifacts.program_calls import OperatorCall, PlannedTensor, ProgramCalls
 from ondevice.contract.step_signature import Bounds, StepSignature
 
 

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from export.unsupported_operator import UnsupportedOperator
-from ondevice.contract.program_calls import ProgramCalls
+from ondevice.contract.artifacts.program_calls import ProgramCalls
 from ondevice.native.runtime.program import Program, ProgramError
 
 _MISSING = re.compile(r"Missing operator: \[\d+\] ([\w:.]+)")

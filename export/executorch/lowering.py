@@ -26,7 +26,7 @@ from export.executorch.recompute import recompute
 from export.executorch.rules.planes import rewrite
 from export.trace import example_array, trace_embed, trace_step
 from export.unsupported_operator import UnsupportedOperator
-from ondevice.contract.program_calls import ProgramCalls
+from ondevice.contract.artifacts.program_calls import ProgramCalls
 from ondevice.contract.step_signature import EXAMPLES, ArraySpec, Bounds, rows_of
 from ondevice.model.train_step import TrainStep
 

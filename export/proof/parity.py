@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ondevice.backends.opening import open_backend
 from ondevice.contract.artifact import Artifact
+from ondevice.contract.artifacts.manifest import Parity
 from ondevice.contract.golden_step import SLACK, Comparison, GoldenStep, check_golden, worst_of
-from ondevice.contract.manifest import Parity
 
 
 class ParityFailed(RuntimeError):

@@ -22,9 +22,9 @@ from fedss.api.widths import widths_of
 from ondevice.backends.opening import WITHOUT_TORCH, Runtime, open_backend
 from ondevice.contract.artifact import Artifact, ArtifactError
 from ondevice.contract.artifact import open_artifact as open_artifact_folder
+from ondevice.contract.artifacts.manifest import MemoryFigure
+from ondevice.contract.artifacts.program_calls import STEP_CALLS, ProgramCalls, program_calls_from_bytes
 from ondevice.contract.golden_step import SLACK, check_golden, worst_of
-from ondevice.contract.manifest import MemoryFigure
-from ondevice.contract.program_calls import STEP_CALLS, ProgramCalls, program_calls_from_bytes
 from ondevice.contract.vocabulary import BatchNormPolicy, StepSpec
 from ondevice.model.extractors import check_architecture
 from ondevice.model.extractors.defaults import completed

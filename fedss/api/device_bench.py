@@ -28,7 +28,7 @@ from fedss.api.errors import CheckFailed
 from fedss.device_rounds import bundle_for
 from ondevice.backends.opening import Runtime
 from ondevice.contract.artifact import INITIAL, MEGABYTE, Artifact
-from ondevice.contract.program_calls import OperatorCall
+from ondevice.contract.artifacts.program_calls import OperatorCall
 
 _STEPS_TO_SURVIVE = 2
 

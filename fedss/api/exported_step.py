@@ -16,8 +16,8 @@ from ondevice.backends.opening import RUNTIMES, Runtime
 from ondevice.client.samplers import SAMPLERS
 from ondevice.contract import safetensors_file
 from ondevice.contract.artifact import open_artifact
+from ondevice.contract.artifacts.manifest import Manifest
 from ondevice.contract.choice import chosen
-from ondevice.contract.manifest import Manifest
 from ondevice.contract.step_signature import EXAMPLES, rows_of
 from ondevice.contract.tokens import TOKENS
 from ondevice.contract.vocabulary import COLUMNS, ExampleSet, FloatArray, StepSpec

@@ -19,7 +19,7 @@ from fedss.api.errors import WrongArgument
 from fedss.api.widths import widths_of
 from fedss.device_rounds import check_device_name
 from ondevice.contract.artifact import Artifact, open_artifact
-from ondevice.contract.program_calls import ProgramCalls
+from ondevice.contract.artifacts.program_calls import ProgramCalls
 from ondevice.contract.step_signature import rows_of
 from ondevice.tools.cache_folder import default_cache_folder
 from ondevice.tools.installed_versions import installed_versions

@@ -19,8 +19,8 @@ from fedss.console import Json, UsageError, log, show_result
 from fedss.termination import unwinding_on_sigterm
 from ondevice.backends.opening import RUNTIMES
 from ondevice.contract.artifact import MEGABYTE, Artifact
-from ondevice.contract.manifest import MemoryFigure
-from ondevice.contract.pace import Pace, paces_of
+from ondevice.contract.artifacts.manifest import MemoryFigure
+from ondevice.contract.artifacts.pace import Pace, paces_of
 from ondevice.contract.vocabulary import BatchNormPolicy, LogitKind, Randomness, StepSpec
 from ondevice.model.extractors import ARCHITECTURES
 from ondevice.model.extractors.foreign import FORMS

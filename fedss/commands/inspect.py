@@ -19,7 +19,7 @@ from fedss.commands.export import memory_table
 from fedss.commands.memory_tables import memory_tables, timeline_payload
 from fedss.console import Json, arguments_as_options, log, show_result
 from ondevice.contract.artifact import Artifact
-from ondevice.contract.pace import paces_of
+from ondevice.contract.artifacts.pace import paces_of
 
 
 def command(

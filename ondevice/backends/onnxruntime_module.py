@@ -15,7 +15,7 @@ import onnxruntime
 
 from ondevice.backends.pieces import check_features, embed_in_pieces
 from ondevice.contract.artifact import Artifact
-from ondevice.contract.onnx_file import refuse_external_data
+from ondevice.contract.artifacts.onnx_file import refuse_external_data
 from ondevice.contract.step_signature import EXAMPLES, Arrays, check_arrays, padded
 from ondevice.contract.vocabulary import FloatArray
 

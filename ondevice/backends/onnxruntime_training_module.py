@@ -13,7 +13,7 @@ from onnxruntime.training.api import CheckpointState, Module
 
 from ondevice.backends.pieces import check_features, embed_in_pieces
 from ondevice.contract.artifact import Artifact, ArtifactError
-from ondevice.contract.onnx_file import refuse_external_data
+from ondevice.contract.artifacts.onnx_file import refuse_external_data
 from ondevice.contract.step_signature import (
     EXAMPLES,
     LOSS,

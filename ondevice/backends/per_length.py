@@ -13,7 +13,7 @@ import numpy as np
 from ondevice.backends import Backend
 from ondevice.backends.pieces import check_features
 from ondevice.contract.artifact import Artifact
-from ondevice.contract.lengths import Lengths
+from ondevice.contract.artifacts.lengths import Lengths
 from ondevice.contract.step_signature import Arrays, symbol_values
 from ondevice.contract.vocabulary import FloatArray
 

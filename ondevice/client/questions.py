@@ -14,7 +14,7 @@ from ondevice.backends import Backend
 from ondevice.client.embedding import embed_places
 from ondevice.contract import wire
 from ondevice.contract.link import Ask
-from ondevice.contract.lookup import Lookup, found_from_bytes, lookup_to_bytes
+from ondevice.contract.messages.lookup import Lookup, found_from_bytes, lookup_to_bytes
 from ondevice.contract.vocabulary import (
     COLUMNS,
     ExampleSet,

@@ -1,10 +1,10 @@
 """The artifact directory: one exported training step with everything a device needs to run it and to check itself.
 
-    manifest.json         what is in it (`ondevice.contract.manifest`): signature, bounds, sizes and hashes, memory, parity
+    manifest.json         what is in it (`contract.artifacts.manifest`): signature, bounds, sizes and hashes, memory, parity
     step.pte embed.pte    ExecuTorch;  step.onnx embed.onnx  ONNX Runtime;  ort_training/*  ONNX Runtime training
     initial.safetensors   every tensor of the extractor by name, the frozen ones too
     golden.safetensors    one step: inputs, expected loss and gradients (`ondevice.contract.golden_step`)
-    length-8/*            programs for texts of at most 8 places, and a golden step of such (`ondevice.contract.lengths`)
+    length-8/*            programs for texts of at most 8 places, and a golden step of such (`contract.artifacts.lengths`)
 
 `open_artifact` checks the version, the sizes and the hashes before anything else opens a file, so that a torn copy or a
 changed byte is one clear error and never a wrong gradient.  Nothing here imports torch: a device reads artifacts too.
@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from ondevice.contract import safetensors_file
-from ondevice.contract.golden_bounds import check_golden_step
+from ondevice.contract.artifacts.golden_bounds import check_golden_step
+from ondevice.contract.artifacts.lengths import folder_of
+from ondevice.contract.artifacts.manifest import FORMAT, VERSION, FileEntry, Manifest, manifest_from_document
 from ondevice.contract.golden_step import GoldenStep, golden_from_tensors
-from ondevice.contract.lengths import folder_of
-from ondevice.contract.manifest import FORMAT, VERSION, FileEntry, Manifest, manifest_from_document
 from ondevice.contract.step_signature import EXAMPLES, Bounds, StepSignature, rows_of
 from ondevice.contract.vocabulary import FloatArray, StepSpec
 

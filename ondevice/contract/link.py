@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ondevice.contract.plain_text import plain_text
+from ondevice.contract.messages.plain_text import plain_text
 from ondevice.contract.safetensors_file import Array
 from ondevice.contract.vocabulary import RoundPlan
 

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ondevice.contract.safetensors_header import DTYPE_OF, Block, Entry, Header, Spec
-from ondevice.contract.whole_file import replace_file
+from ondevice.contract.files.safetensors_header import DTYPE_OF, Block, Entry, Header, Spec
+from ondevice.contract.files.whole_file import replace_file
 
 MAX_HEADER_BYTES = 1 << 20
 MAX_TENSORS = 10_000

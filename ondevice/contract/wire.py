@@ -1,17 +1,17 @@
-"""The messages of a round as bytes: made and read here, but for those of `ondevice.contract.lookup`.
+"""The messages of a round as bytes: made and read here, but for those of `ondevice.contract.messages.lookup`.
 
 Format version 2: a safetensors file whose metadata says `kind`, `version`, `round` and `client`.
 
 | kind    | from   | tensors                                                                                         |
 |---------|--------|-------------------------------------------------------------------------------------------------|
-| plan    | server | none; the metadata has `settings` as well: the plan as JSON (`ondevice.contract.plan_settings`)  |
+| plan    | server | none; the metadata has `settings` as well: the plan as JSON (`messages.plan_settings`)          |
 | request | client | `rows.<table>` I64 [s]: the sorted ids of the rows it wants of every table, and nothing else     |
 | rows    | client | as request, by a client that has φ of this round from a slice before: this one comes without dense |
 | slice   | server | `rows.<table>` I64 [s], `table.<table>` [s, d], `side.<name>` [s], `dense.<name>`                |
 | update  | client | as slice without sides, but differences client − server; `num_examples` I64 [1], `mean_loss` F32 [1] |
 
 Weights travel as F32, or as F16 or BF16 where a transform made them so; those of an update also as int8 rows or as their
-largest entries (`ondevice.contract.packed_weights`).  They are float32 again once read.
+largest entries (`ondevice.contract.messages.packed_weights`).  They are float32 again once read.
 
 Everything is checked before anything is believed or allocated: size, header, names, shapes, types, finite numbers, sorted
 unique row ids in range, positive counts, and for updates the limits of what one client may do.
@@ -28,7 +28,9 @@ from typing import Literal
 import numpy as np
 
 from ondevice.contract import safetensors_file
-from ondevice.contract.checked_tensors import (
+from ondevice.contract.files.safetensors_header import Block, Header, Spec
+from ondevice.contract.link import Pieces
+from ondevice.contract.messages.checked_tensors import (
     FLOAT32_MAX,
     as_float32,
     expect_names,
@@ -39,16 +41,14 @@ from ondevice.contract.checked_tensors import (
 )
 
 # Part of this module's interface.
-from ondevice.contract.checked_tensors import WireError as WireError
-from ondevice.contract.envelope import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
-from ondevice.contract.envelope import Envelope as Envelope
-from ondevice.contract.envelope import Kind, count_of, decoded, encoded, metadata_of, opened
-from ondevice.contract.flat_parameters import FlatParameters
-from ondevice.contract.link import Pieces
-from ondevice.contract.packed_weights import BadPacking, Weight, packed, unpacked
-from ondevice.contract.plan_settings import plan_from_settings, plan_to_settings
+from ondevice.contract.messages.checked_tensors import WireError as WireError
+from ondevice.contract.messages.envelope import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
+from ondevice.contract.messages.envelope import Envelope as Envelope
+from ondevice.contract.messages.envelope import Kind, count_of, decoded, encoded, metadata_of, opened
+from ondevice.contract.messages.flat_parameters import FlatParameters
+from ondevice.contract.messages.packed_weights import BadPacking, Weight, packed, unpacked
+from ondevice.contract.messages.plan_settings import plan_from_settings, plan_to_settings
 from ondevice.contract.safetensors_file import OnePiece, OpenFile, Tensor
-from ondevice.contract.safetensors_header import Block, Header, Spec
 from ondevice.contract.vocabulary import (
     ClientUpdate,
     FloatArray,

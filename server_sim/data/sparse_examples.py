@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ondevice.contract.label_hashes import PRIME, LabelHashes
+from ondevice.contract.hashing.label_hashes import PRIME, LabelHashes
 from ondevice.contract.vocabulary import (
     CLASSES,
     FEATURE_IDS,

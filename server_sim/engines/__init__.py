@@ -1,8 +1,8 @@
 """Who holds a round's conversations, by name: in this process, in others, or wherever a new engine holds them.
 
 Adding one is a file here and a line in `ENGINES`: a context that gives a `Link`.  Engines that hold several conversations at
-once share one ordered window (`ondevice.contract.ordered_window`), so that every engine ends in the same state.  Devices are
-an engine of `fedss`, which alone knows both them and the server; `mixture` puts two engines together.
+once share one ordered window (`ondevice.contract.conversations.ordered_window`), so that every engine ends in the same
+state.  Devices are an engine of `fedss`, which alone knows both them and the server; `mixture` puts two engines together.
 
 An engine is imported when it is opened, not to know its name: some take seconds to import, or are not installed.
 """

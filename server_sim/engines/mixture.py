@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ondevice.contract.cross_thread_request import Abandoned, CrossThreadRequest
+from ondevice.contract.conversations.cross_thread_request import Abandoned, CrossThreadRequest
+from ondevice.contract.conversations.ordered_window import OrderedWindow, Turn
 from ondevice.contract.link import Answer, ClientFailure, Link
-from ondevice.contract.ordered_window import OrderedWindow, Turn
 from ondevice.contract.vocabulary import RoundPlan
 
 _AHEAD = 2

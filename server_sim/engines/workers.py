@@ -18,8 +18,8 @@ from multiprocessing.context import SpawnProcess
 from types import TracebackType
 
 from ondevice.contract import wire
+from ondevice.contract.conversations.ordered_window import OrderedWindow, Turn
 from ondevice.contract.link import Answer, ClientFailure, Pieces
-from ondevice.contract.ordered_window import OrderedWindow, Turn
 from ondevice.contract.safetensors_file import Array
 from ondevice.contract.vocabulary import RoundPlan
 from ondevice.contract.wire import MAX_MESSAGE_BYTES, Envelope, WireError

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ondevice.contract.label_hashes import LabelHashes
+from ondevice.contract.hashing.label_hashes import LabelHashes
 from ondevice.contract.vocabulary import FloatArray, IntArray
 
 Numbers = npt.NDArray[np.float64]

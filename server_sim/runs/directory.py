@@ -30,8 +30,8 @@ import numpy as np
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
+from ondevice.contract.files.whole_file import replace_file, sync_folder
 from ondevice.contract.link import Trace
-from ondevice.contract.whole_file import replace_file, sync_folder
 from server_sim.engines.client_memories import ClientMemories
 from server_sim.experiment import ConfigurationError, Experiment
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from ondevice.contract.choice import Choice
-from ondevice.contract.label_hashes import MOST_TABLES, PRIME, LabelHashes
+from ondevice.contract.hashing.label_hashes import MOST_TABLES, PRIME, LabelHashes
 from server_sim.schemes.scheme import Scheme
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from ondevice.client.samplers.nearest_rows import fingerprint_of
 from ondevice.contract.choice import Choice
-from ondevice.contract.simhash import MAX_BITS, SimHash
+from ondevice.contract.hashing.simhash import MAX_BITS, SimHash
 from ondevice.contract.vocabulary import COLUMNS
 from server_sim.schemes.client_scheme import ClientScheme
 from server_sim.server.graph_index import GraphIndex, check_installed

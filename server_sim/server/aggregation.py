@@ -24,7 +24,7 @@ from typing import Literal
 
 import numpy as np
 
-from ondevice.contract.flat_parameters import FlatParameters
+from ondevice.contract.messages.flat_parameters import FlatParameters
 from ondevice.contract.vocabulary import ClientUpdate, FloatArray, IntArray, Parameters
 from server_sim.server.sum_loop import RowSums, SumLoop, sum_loop
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ondevice.contract.envelope import Envelope
-from ondevice.contract.lookup import queries_from_bytes
+from ondevice.contract.messages.envelope import Envelope
+from ondevice.contract.messages.lookup import queries_from_bytes
 from ondevice.contract.vocabulary import FloatArray, IntArray
 from server_sim.server.row_index import stored_blocks
 from server_sim.server.row_table import RowTable

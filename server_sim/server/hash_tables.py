@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ondevice.contract.simhash import SimHash
+from ondevice.contract.hashing.simhash import SimHash
 from ondevice.contract.vocabulary import FloatArray, IntArray
 
 

@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
+from ondevice.contract.files.whole_file import sync_folder
 from ondevice.contract.safetensors_file import Array
 from ondevice.contract.vocabulary import FloatArray, largest_entry
-from ondevice.contract.whole_file import sync_folder
 from server_sim.server.aggregation import AggregatedUpdate
 from server_sim.server.journal import Journal, JournalDamaged
 from server_sim.server.optimizers import ServerOptimizer

@@ -12,9 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
-from ondevice.contract.envelope import Envelope
-from ondevice.contract.lookup import buckets_from_bytes, queries_from_bytes
-from ondevice.contract.simhash import SimHash
+from ondevice.contract.hashing.simhash import SimHash
+from ondevice.contract.messages.envelope import Envelope
+from ondevice.contract.messages.lookup import buckets_from_bytes, queries_from_bytes
 from ondevice.contract.vocabulary import FloatArray, IntArray
 from server_sim.server.hash_tables import HashTables
 from server_sim.server.row_table import RowTable

@@ -10,7 +10,7 @@ from ondevice.client.transforms import transformed
 from ondevice.contract import wire
 from ondevice.contract.choice import Choice
 from ondevice.contract.link import Pieces
-from ondevice.contract.packed_weights import packed
+from ondevice.contract.messages.packed_weights import packed
 from ondevice.contract.safetensors_file import OnePiece
 from ondevice.contract.vocabulary import ModelSlice, Parameters
 

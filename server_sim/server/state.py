@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from ondevice.contract import safetensors_file
-from ondevice.contract.flat_parameters import FlatParameters
+from ondevice.contract.messages.flat_parameters import FlatParameters
 from ondevice.contract.safetensors_file import Array, Bfloat16, SafetensorsError
 from ondevice.contract.vocabulary import FloatArray, IntArray, ModelSlice, Rows
 from ondevice.contract.wire import Expected

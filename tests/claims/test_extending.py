@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_federation import TinyFederation
-from helpers.tiny_population import make_tiny_population
-from helpers.toy_extensions import Halving, register
+from helpers.data.tiny_population import make_tiny_population
+from helpers.federations.tiny_federation import TinyFederation
+from helpers.networks.toy_extensions import Halving, register
 from torch.nn import functional as F
 
 from ondevice.backends.eager import EagerBackend, initial_parameters

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_federation import TinyFederation, state_bytes, tiny_plan
-from helpers.tiny_population import make_tiny_population
+from helpers.data.tiny_population import make_tiny_population
+from helpers.federations.tiny_federation import TinyFederation, state_bytes, tiny_plan
 from torch.nn import functional as F
 
 from ondevice.backends.eager import EagerBackend, initial_parameters

@@ -7,7 +7,7 @@ import importlib.util
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_federation import TinyFederation, tiny_plan
+from helpers.federations.tiny_federation import TinyFederation, tiny_plan
 
 from ondevice.contract.choice import Choice
 from ondevice.contract.vocabulary import COLUMNS, FloatArray, IntArray

@@ -8,9 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from helpers.experiment_runs import TINY, runs_of
-from helpers.tiny_federation import tiny_plan
-from helpers.tiny_labels import (
+from helpers.data.tiny_labels import (
     BUCKETS,
     FEDAVG,
     FEDMLH,
@@ -20,6 +18,8 @@ from helpers.tiny_labels import (
     write_debian_index,
     write_repository_files,
 )
+from helpers.federations.experiment_runs import TINY, runs_of
+from helpers.federations.tiny_federation import tiny_plan
 
 import fedss
 from ondevice.backends.eager import EagerBackend, initial_parameters
@@ -27,7 +27,7 @@ from ondevice.client.client import Client
 from ondevice.client.local_training import micro_batches
 from ondevice.client.samplers.class_outputs import ClassOutputs
 from ondevice.client.targets import targets_of
-from ondevice.contract.label_hashes import LabelHashes
+from ondevice.contract.hashing.label_hashes import LabelHashes
 from ondevice.contract.step_signature import gradient_of
 from ondevice.contract.vocabulary import CLASSES, NO_CLASS, TARGETS, RowSample
 from server_sim.data.fetched import debian_index

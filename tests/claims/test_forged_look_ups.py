@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from helpers.tiny_federation import TinyFederation, state_bytes
+from helpers.federations.tiny_federation import TinyFederation, state_bytes
 
-from ondevice.contract import lookup
-from ondevice.contract.envelope import Envelope, kind_of
 from ondevice.contract.link import Ask
-from ondevice.contract.lookup import Lookup
+from ondevice.contract.messages import lookup
+from ondevice.contract.messages.envelope import Envelope, kind_of
+from ondevice.contract.messages.lookup import Lookup
 from ondevice.contract.vocabulary import COLUMNS, RoundPlan
 from server_sim.engines.in_process import InProcessLink
 from server_sim.one_round import RoundReport, RoundRules, run_round

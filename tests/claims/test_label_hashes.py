@@ -7,7 +7,7 @@ import pytest
 
 from ondevice.client.samplers import SAMPLERS
 from ondevice.contract.choice import Choice, UnknownChoice, chosen
-from ondevice.contract.label_hashes import PRIME, LabelHashes, enough_buckets
+from ondevice.contract.hashing.label_hashes import PRIME, LabelHashes, enough_buckets
 from server_sim.metrics.count_sketch import CountSketch, retrieved_means
 from server_sim.schemes.fedmlh import FedMLH
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_federation import tiny_plan
+from helpers.federations.tiny_federation import tiny_plan
 
 from ondevice.client.samplers import Sampler, SamplingView
 from ondevice.client.samplers.all_rows import AllRows

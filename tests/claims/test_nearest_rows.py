@@ -8,20 +8,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.tiny_federation import TinyFederation, state_bytes
-from helpers.tiny_texts import TIED, VOCABULARY, tiny_texts
+from helpers.data.tiny_texts import TIED, VOCABULARY, tiny_texts
+from helpers.federations.tiny_federation import TinyFederation, state_bytes
 
 import fedss
 from ondevice.backends.eager import EagerBackend, initial_parameters
 from ondevice.client.client import Client
 from ondevice.client.samplers import SAMPLERS, SamplingView
 from ondevice.client.samplers.nearest_rows import NearestRows
-from ondevice.contract import lookup, wire
+from ondevice.contract import wire
 from ondevice.contract.choice import Choice, chosen
-from ondevice.contract.envelope import kind_of
+from ondevice.contract.hashing.simhash import SimHash
 from ondevice.contract.link import Ask
-from ondevice.contract.lookup import Lookup
-from ondevice.contract.simhash import SimHash
+from ondevice.contract.messages import lookup
+from ondevice.contract.messages.envelope import kind_of
+from ondevice.contract.messages.lookup import Lookup
 from ondevice.contract.tokens import NUM_SPECIAL
 from ondevice.contract.vocabulary import (
     COLUMNS,

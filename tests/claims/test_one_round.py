@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.tiny_federation import TinyFederation, state_bytes, tiny_plan
+from helpers.federations.tiny_federation import TinyFederation, state_bytes, tiny_plan
 
 from ondevice.contract.choice import Choice, UnknownChoice
 from ondevice.contract.vocabulary import COLUMNS, LocalTraining

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import numpy as np
 import torch
-from helpers.tiny_federation import TinyFederation
+from helpers.federations.tiny_federation import TinyFederation
 
 from ondevice.client.samplers.uniform_negatives import draw_negatives
 from ondevice.contract.choice import Choice

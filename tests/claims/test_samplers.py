@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from helpers.tiny_federation import TinyFederation, first_question, tiny_plan
+from helpers.federations.tiny_federation import TinyFederation, first_question, tiny_plan
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ondevice.contract.simhash import SimHash
+from ondevice.contract.hashing.simhash import SimHash
 from ondevice.contract.vocabulary import FloatArray
 from server_sim.server.hash_tables import HashTables
 

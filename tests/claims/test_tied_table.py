@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_federation import first_question
-from helpers.tiny_texts import BAG, LENGTH, TIED, TOKEN, VOCABULARY, tiny_texts
+from helpers.data.tiny_texts import BAG, LENGTH, TIED, TOKEN, VOCABULARY, tiny_texts
+from helpers.federations.tiny_federation import first_question
 from torch import Tensor
 from torch.nn import functional as F
 

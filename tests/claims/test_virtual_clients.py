@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.tiny_federation import TinyFederation, state_bytes, tiny_plan
+from helpers.federations.tiny_federation import TinyFederation, state_bytes, tiny_plan
 
 from ondevice.client.weightings import WEIGHTINGS, WeightingView
 from ondevice.client.weightings.importance import CLASS_SHARE, Importance

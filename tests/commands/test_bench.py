@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import typer
-from helpers.arm_programs import CACHE
-from helpers.runtime_artifact import make_artifact
-from helpers.tiny_artifact import SPEC, make_tiny_artifact
+from helpers.artifacts.runtime_artifact import make_artifact
+from helpers.artifacts.tiny_artifact import SPEC, make_tiny_artifact
+from helpers.native.arm_programs import CACHE
 from typer.testing import CliRunner, Result
 
 import fedss.commands.bench

@@ -17,8 +17,8 @@ import numpy as np
 import onnx
 import pytest
 import typer
-from helpers.conversation_case import replace_file
-from helpers.tiny_artifact import make_tiny_artifact
+from helpers.artifacts.tiny_artifact import make_tiny_artifact
+from helpers.federations.conversation_case import replace_file
 from onnx import numpy_helper
 from typer.testing import CliRunner, Result
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.tiny_artifact import SPEC, make_tiny_artifact
+from helpers.artifacts.tiny_artifact import SPEC, make_tiny_artifact
 
 from export.recipe import ExportRecipe
 from fedss.api.exported_step import exported_step, recipe_differences
 from ondevice.contract.artifact import open_artifact
-from ondevice.contract.manifest import Manifest
+from ondevice.contract.artifacts.manifest import Manifest
 from ondevice.tools.cache_folder import default_cache_folder
 from server_sim.data.population import open_population
 from server_sim.experiment import load_experiment

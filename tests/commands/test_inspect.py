@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from helpers.tiny_artifact import make_tiny_artifact
+from helpers.artifacts.tiny_artifact import make_tiny_artifact
 from typer.testing import CliRunner, Result
 
 import fedss.commands.inspect

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.experiment_runs import TINY, runs_of
-from helpers.published_formats import PUBLISHED
+from helpers.data.published_formats import PUBLISHED
+from helpers.federations.experiment_runs import TINY, runs_of
 
 import fedss
 from ondevice.contract.vocabulary import IntArray

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.experiment_runs import TINY, runs_of
-from helpers.stack_overflow_files import write_stack_overflow
-from helpers.tiny_texts import import_tiny_chats
+from helpers.data.stack_overflow_files import write_stack_overflow
+from helpers.data.tiny_texts import import_tiny_chats
+from helpers.federations.experiment_runs import TINY, runs_of
 
 import fedss
 from ondevice.contract.tokens import NUM_SPECIAL

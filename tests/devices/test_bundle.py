@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from helpers.arm_programs import CACHE, CPP_CLIENT, require_programs, self_contained_bundle
+from helpers.native.arm_programs import CACHE, CPP_CLIENT, require_programs, self_contained_bundle
 
 from android_harness.devices.listing import open_device
 from android_harness.devices.qemu import QEMU_PROGRAMS

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.arm_programs import CACHE, require_programs
+from helpers.native.arm_programs import CACHE, require_programs
 
 from android_harness.emulator.machine import EMULATOR_PROGRAMS, attach_emulator
 from fedss.command_line import main

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.arm_programs import CACHE, require_programs
+from helpers.native.arm_programs import CACHE, require_programs
 
 from android_harness.devices.device import Device, DeviceError, FailureReason, RunResult
 from android_harness.devices.host import HostDevice

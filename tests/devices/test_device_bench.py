@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import typer
-from helpers.arm_programs import CACHE, require_programs
-from helpers.conversation_case import copy_with_wrong_golden_step, export_small
-from helpers.tiny_artifact import make_tiny_artifact
-from helpers.tiny_labels import FEDMLH
+from helpers.artifacts.tiny_artifact import make_tiny_artifact
+from helpers.data.tiny_labels import FEDMLH
+from helpers.federations.conversation_case import copy_with_wrong_golden_step, export_small
+from helpers.native.arm_programs import CACHE, require_programs
 from typer.testing import CliRunner, Result
 
 import fedss.commands.bench

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.arm_programs import CACHE, require_programs
-from helpers.conversation_case import export_small
-from helpers.device_federation import LARGE, PLAN, Federation, Once, Watched, linked, outcomes
-from helpers.nearest_federation import NearestFederation
+from helpers.federations.conversation_case import export_small
+from helpers.federations.device_federation import LARGE, PLAN, Federation, Once, Watched, linked, outcomes
+from helpers.federations.nearest_federation import NearestFederation
+from helpers.native.arm_programs import CACHE, require_programs
 
 from android_harness.devices.device import Device, DeviceDescription
 from android_harness.devices.host import HostDevice

@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from helpers.arm_programs import CACHE, MEMORY_HOG, compile_for_arm64, require_programs
+from helpers.native.arm_programs import CACHE, MEMORY_HOG, compile_for_arm64, require_programs
 
 from android_harness.devices.adb import AdbDevice
 from android_harness.devices.adb_server import AdbServer

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from helpers.arm_programs import CACHE, require_programs
+from helpers.native.arm_programs import CACHE, require_programs
 
 from android_harness.devices.adb_server import AdbServer
 from android_harness.devices.device import DeviceError, FailureReason

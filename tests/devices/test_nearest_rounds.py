@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.arm_programs import CACHE
-from helpers.conversation_case import NUM_CLASSES, SPEC, export_small
-from helpers.device_federation import Federation, linked
-from helpers.nearest_federation import NearestFederation
-from helpers.tiny_texts import TIED, tiny_texts
+from helpers.data.tiny_texts import TIED, tiny_texts
+from helpers.federations.conversation_case import NUM_CLASSES, SPEC, export_small
+from helpers.federations.device_federation import Federation, linked
+from helpers.federations.nearest_federation import NearestFederation
+from helpers.native.arm_programs import CACHE
 
 from android_harness.devices.host import HostDevice
 from android_harness.rounds.training_device import ClientData, TrainingDevice, TrainingKit

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.conversation_case import (
+from helpers.federations.conversation_case import (
     NUM_CLASSES,
     PLAN,
     SEED,
     run,
 )
-from helpers.tiny_federation import first_question
+from helpers.federations.tiny_federation import first_question
 
 from android_harness.bundles.bundle import PYTHON_CLIENT
 from android_harness.bundles.onnxruntime_client.__main__ import main

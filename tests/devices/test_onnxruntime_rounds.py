@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.conversation_case import (
+from helpers.data.tiny_labels import FEDAVG, FEDMLH, UNHASHED, hashed, tiny_labels
+from helpers.federations.conversation_case import (
     PLAN,
     ConversationCase,
     copy_with_wrong_golden_step,
@@ -16,7 +17,6 @@ from helpers.conversation_case import (
     furthest,
     run,
 )
-from helpers.tiny_labels import FEDAVG, FEDMLH, UNHASHED, hashed, tiny_labels
 
 from android_harness.bundles.bundle import PYTHON_CLIENT
 from ondevice.contract.artifact import Artifact

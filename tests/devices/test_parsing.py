@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from helpers.arm_programs import CACHE, require_programs
+from helpers.native.arm_programs import CACHE, require_programs
 from rich.console import Console
 
 from android_harness.bundles.debian_packages import (

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.arm_programs import CACHE, require_programs
-from helpers.tiny_labels import write_repository_files
-from helpers.tiny_texts import import_tiny_chats
+from helpers.data.tiny_labels import write_repository_files
+from helpers.data.tiny_texts import import_tiny_chats
+from helpers.native.arm_programs import CACHE, require_programs
 
 from android_harness.emulator.machine import EMULATOR_PROGRAMS
 from fedss.api.exported_step import exported_step

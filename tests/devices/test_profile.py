@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import typer
-from helpers.arm_programs import CACHE, require_programs
-from helpers.runtime_artifact import make_artifact
-from helpers.tiny_artifact import SPEC, make_tiny_artifact
+from helpers.artifacts.runtime_artifact import make_artifact
+from helpers.artifacts.tiny_artifact import SPEC, make_tiny_artifact
+from helpers.native.arm_programs import CACHE, require_programs
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -27,7 +27,7 @@ from fedss.api.reports import write_report
 from fedss.commands.profile_tables import profile_tables
 from fedss.console import UsageError
 from ondevice.contract.artifact import Artifact, ArtifactError
-from ondevice.contract.program_calls import OperatorCall
+from ondevice.contract.artifacts.program_calls import OperatorCall
 from ondevice.model.extractors import build_extractor
 
 SMALL = ["--widths", "9", "--batch", "6", "--warm-up", "1", "--steps", "2", "--json"]

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from helpers.arm_programs import CACHE, COUNTED_LOOP, compile_for_arm64, require_programs
+from helpers.native.arm_programs import CACHE, COUNTED_LOOP, compile_for_arm64, require_programs
 
 from android_harness.devices.qemu import QEMU_PROGRAMS, QemuDevice
 

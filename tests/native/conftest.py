@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from helpers.kernel_programs import KernelBuild, kernel_builds
-from helpers.native_kernels import Kernels
+from helpers.native.kernel_programs import KernelBuild, kernel_builds
+from helpers.native.kernels import Kernels
 
 
 @pytest.fixture(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.native_programs import ask_probe, run_probe
+from helpers.native.programs import ask_probe, run_probe
 
 from ondevice.client.local_training import micro_batches
 from ondevice.contract import safetensors_file

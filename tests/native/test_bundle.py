@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import typer
-from helpers.arm_programs import CACHE, require_programs
-from helpers.conversation_case import ConversationCase, export_small, furthest, run
+from helpers.federations.conversation_case import ConversationCase, export_small, furthest, run
+from helpers.native.arm_programs import CACHE, require_programs
 from typer.testing import CliRunner
 
 import fedss.commands.bundle

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.arm_programs import CACHE
-from helpers.conversation_case import (
+from helpers.federations.conversation_case import (
     NUM_CLASSES,
     PLAN,
     ConversationCase,
@@ -22,6 +21,7 @@ from helpers.conversation_case import (
     replace_file,
     run,
 )
+from helpers.native.arm_programs import CACHE
 
 from android_harness.bundles.bundle import build_bundle
 from ondevice.contract import safetensors_file

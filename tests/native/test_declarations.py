@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from helpers.native_kernels import ACTIVATIONS, STRUCTS, kernel_signatures
+from helpers.native.kernels import ACTIVATIONS, STRUCTS, kernel_signatures
 
 import export.executorch.operators  # noqa: F401  # declares the operators
 from export.executorch.formulas import Activation, PlaneGradient, Value

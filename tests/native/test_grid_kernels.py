@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from helpers.kernel_cases import BY_NAME, assert_close, random, sweep
-from helpers.native_kernels import AverageBy, Grid, Kernels, PlaneGradient, shape_of, value_of
+from helpers.native.kernel_cases import BY_NAME, assert_close, random, sweep
+from helpers.native.kernels import AverageBy, Grid, Kernels, PlaneGradient, shape_of, value_of
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor

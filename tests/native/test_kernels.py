@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from helpers.kernel_cases import BY_NAME, assert_close, random, sweep
-from helpers.native_kernels import (
+from helpers.native.kernel_cases import BY_NAME, assert_close, random, sweep
+from helpers.native.kernels import (
     ACTIVATIONS,
     Kernels,
     Matrix,

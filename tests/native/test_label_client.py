@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.arm_programs import CACHE
-from helpers.conversation_case import ConversationCase, export_small, furthest, run
-from helpers.tiny_labels import FEDAVG, FEDMLH, UNHASHED, hashed, tiny_labels
+from helpers.data.tiny_labels import FEDAVG, FEDMLH, UNHASHED, hashed, tiny_labels
+from helpers.federations.conversation_case import ConversationCase, export_small, furthest, run
+from helpers.native.arm_programs import CACHE
 
 from android_harness.bundles.bundle import build_bundle
 from ondevice.contract import safetensors_file

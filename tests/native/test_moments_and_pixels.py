@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.kernel_cases import assert_close, random, sweep
-from helpers.native_kernels import Kernels, Matrix, PlaneGradient, Product, shape_of, value_of
+from helpers.native.kernel_cases import assert_close, random, sweep
+from helpers.native.kernels import Kernels, Matrix, PlaneGradient, Product, shape_of, value_of
 from hypothesis import given
 from hypothesis import strategies as st
 

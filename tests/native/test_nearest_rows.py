@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.golden_messages import ENVELOPE, EXPECTED, EXPECTED_FILE, GOLDEN, PLAN, mutated
-from helpers.native_programs import judged, run_probe
+from helpers.messages.golden_messages import ENVELOPE, EXPECTED, EXPECTED_FILE, GOLDEN, PLAN, mutated
+from helpers.native.programs import judged, run_probe
 
 from ondevice.client.samplers import SAMPLERS, SamplingView
 from ondevice.contract import safetensors_file
 from ondevice.contract.choice import Choice, UnknownChoice, chosen
-from ondevice.contract.lookup import Lookup, found_from_bytes, found_to_bytes, lookup_to_bytes
-from ondevice.contract.simhash import SimHash
+from ondevice.contract.hashing.simhash import SimHash
+from ondevice.contract.messages.lookup import Lookup, found_from_bytes, found_to_bytes, lookup_to_bytes
 from ondevice.contract.vocabulary import COLUMNS, FloatArray, IntArray, RoundPlan, Rows
 from ondevice.contract.wire import Envelope, WireError, plan_to_bytes
 from server_sim.schemes.nearest import Nearest

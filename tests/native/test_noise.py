@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.arm_programs import CACHE
-from helpers.conversation_case import ConversationCase, export_small, furthest, run
-from helpers.native_programs import ask_probe, run_probe
-from helpers.noisy_network import NoisyNetwork, spec_of
+from helpers.federations.conversation_case import ConversationCase, export_small, furthest, run
+from helpers.native.arm_programs import CACHE
+from helpers.native.programs import ask_probe, run_probe
+from helpers.networks.noisy_network import NoisyNetwork, spec_of
 
 from android_harness.bundles.bundle import build_bundle
 from ondevice.client.noise import BatchNoise

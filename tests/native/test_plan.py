@@ -8,8 +8,8 @@ import struct
 
 import numpy as np
 import pytest
-from helpers.golden_messages import ENVELOPE, GOLDEN, PLAN, mutated
-from helpers.native_programs import judged, run_probe
+from helpers.messages.golden_messages import ENVELOPE, GOLDEN, PLAN, mutated
+from helpers.native.programs import judged, run_probe
 
 from ondevice.client.samplers import SAMPLERS
 from ondevice.client.transforms import TRANSFORMS

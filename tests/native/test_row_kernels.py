@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from helpers.kernel_cases import assert_close, random, sweep
-from helpers.native_kernels import Extents, Kernels
+from helpers.native.kernel_cases import assert_close, random, sweep
+from helpers.native.kernels import Extents, Kernels
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F

@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from helpers.native_programs import run_probe
+from helpers.native.programs import run_probe
 
 from ondevice.client.samplers import SAMPLERS, SamplingView
 from ondevice.contract.choice import Choice, chosen

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.arm_programs import CACHE
-from helpers.conversation_case import (
+from helpers.data.tiny_texts import LENGTH, TIED, tiny_texts
+from helpers.federations.conversation_case import (
     NUM_CLASSES,
     PLAN,
     ConversationCase,
@@ -19,7 +19,7 @@ from helpers.conversation_case import (
     replace_file,
     run,
 )
-from helpers.tiny_texts import LENGTH, TIED, tiny_texts
+from helpers.native.arm_programs import CACHE
 
 from android_harness.bundles.bundle import build_bundle
 from export.pipeline import export_artifact

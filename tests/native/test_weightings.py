@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.arm_programs import CACHE
-from helpers.conversation_case import PLAN, ConversationCase, export_small, furthest, run
-from helpers.native_programs import run_probe
+from helpers.federations.conversation_case import PLAN, ConversationCase, export_small, furthest, run
+from helpers.native.arm_programs import CACHE
+from helpers.native.programs import run_probe
 
 from android_harness.bundles.bundle import build_bundle
 from ondevice.client.weightings import WEIGHTINGS, WeightingView

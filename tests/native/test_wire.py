@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.golden_messages import (
+from helpers.messages.golden_messages import (
     ENVELOPE,
     EXPECTED,
     EXPECTED_FILE,
@@ -27,7 +27,7 @@ from helpers.golden_messages import (
     rounded,
     update_of,
 )
-from helpers.native_programs import ask_probe, judged, run_probe, sanitized_program
+from helpers.native.programs import ask_probe, judged, run_probe, sanitized_program
 
 from ondevice.client.transforms import TransformView, transformed
 from ondevice.contract.choice import Choice

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.conversation_case import NUM_CLASSES, PLAN, ConversationCase, furthest
-from helpers.tiny_texts import LENGTH, TIED, TOKEN, tiny_texts
+from helpers.data.tiny_texts import LENGTH, TIED, TOKEN, tiny_texts
+from helpers.federations.conversation_case import NUM_CLASSES, PLAN, ConversationCase, furthest
 
 import fedss
 from export.pipeline import export_artifact

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.conversation_case import ConversationCase, furthest
-from helpers.noisy_network import NoisyNetwork, plain_embeddings, spec_of
+from helpers.federations.conversation_case import ConversationCase, furthest
+from helpers.networks.noisy_network import NoisyNetwork, plain_embeddings, spec_of
 
 import fedss
 from ondevice.backends.opening import open_backend

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.runtime_artifact import (
+from helpers.artifacts.runtime_artifact import (
     MAX_WIDTH,
     MICRO_BATCH,
     dense_of,
     make_artifact,
     random_step_inputs,
 )
-from helpers.toy_models import COARSE, TWO_TABLES, VECTORS, register_toy_models
+from helpers.networks.toy_models import COARSE, TWO_TABLES, VECTORS, register_toy_models
 
 from export.proof.golden import build_step, draw_features, expected_step, float64_copy
 from ondevice.backends import Backend

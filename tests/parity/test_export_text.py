@@ -6,9 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.runtime_artifact import MAX_WIDTH, MICRO_BATCH, dense_of, make_artifact, random_step_inputs
-from helpers.tiny_labels import FEDAVG, FEDMLH
-from helpers.tiny_texts import BAG, LENGTH, TIED, TOKEN, VOCABULARY
+from helpers.artifacts.runtime_artifact import (
+    MAX_WIDTH,
+    MICRO_BATCH,
+    dense_of,
+    make_artifact,
+    random_step_inputs,
+)
+from helpers.data.tiny_labels import FEDAVG, FEDMLH
+from helpers.data.tiny_texts import BAG, LENGTH, TIED, TOKEN, VOCABULARY
 
 from export.proof.golden import build_step, draw_features, expected_step, float64_copy
 from ondevice.backends.eager import EagerBackend

@@ -25,7 +25,7 @@ from export.proof.golden_images import (
 from export.proof.kinks import AcrossKinks, clearance, roundings_of
 from ondevice.backends.eager import EagerBackend, initial_parameters
 from ondevice.contract import safetensors_file
-from ondevice.contract.golden_bounds import check_golden_step
+from ondevice.contract.artifacts.golden_bounds import check_golden_step
 from ondevice.contract.golden_step import check_golden, golden_from_tensors, golden_to_tensors
 from ondevice.contract.vocabulary import EXCLUDED, IMAGES, StepSpec
 from ondevice.model.extractors.foreign import give

@@ -7,8 +7,8 @@ import random
 
 import pytest
 import torch
-from helpers.lowered_operators import Function, assert_right
-from helpers.operator_cases import ACTIVATIONS, FAMILIES, Case, draw, positive
+from helpers.networks.lowered_operators import Function, assert_right
+from helpers.networks.operator_cases import ACTIVATIONS, FAMILIES, Case, draw, positive
 from torch.nn import functional as F
 
 

@@ -18,8 +18,8 @@ from flwr.serverapp import Grid
 
 from fedss_flower.envelopes import Conversation, Reply, Said, pack_conversations, unpack_replies
 from ondevice.contract import wire
+from ondevice.contract.conversations.ordered_window import OrderedWindow, Turn
 from ondevice.contract.link import Answer, ClientFailure, Link
-from ondevice.contract.ordered_window import OrderedWindow, Turn
 from ondevice.contract.vocabulary import RoundPlan
 from ondevice.contract.wire import Envelope, WireError
 from server_sim.engines import EngineSettings, OpenClients

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ondevice.client.samplers.sampling import SamplingView
-from ondevice.contract import label_hashes
+from ondevice.contract.hashing import label_hashes
 from ondevice.contract.vocabulary import IntArray, RowSample
 
 

@@ -28,9 +28,9 @@ import numpy as np
 
 from ondevice.client.samplers.sampling import SamplingView, columns_sample, own_words, positives_of
 from ondevice.client.samplers.uniform_negatives import draw_negatives
-from ondevice.contract.lookup import Lookup
+from ondevice.contract.hashing.simhash import SimHash
+from ondevice.contract.messages.lookup import Lookup
 from ondevice.contract.portable_random import PortableRandom, Purpose
-from ondevice.contract.simhash import SimHash
 from ondevice.contract.tokens import NUM_SPECIAL
 from ondevice.contract.vocabulary import COLUMNS, EXCLUDED, FloatArray, IntArray, Rows, RowSample
 
@@ -50,7 +50,7 @@ class NearestRows:
     hash_seed: int = 0
     """Of their hash functions."""
     fingerprint: int = 0
-    """Of the server's, which the client's must be: `ondevice.contract.simhash`."""
+    """Of the server's, which the client's must be: `ondevice.contract.hashing.simhash`."""
     norm_bound: float = 0.0
     """Above 0: rows are near by inner product, up to this length; else by angle."""
     of_words: bool = False

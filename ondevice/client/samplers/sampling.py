@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ondevice.contract.lookup import Lookup
+from ondevice.contract.messages.lookup import Lookup
 from ondevice.contract.tokens import NUM_SPECIAL, TOKENS
 from ondevice.contract.vocabulary import COLUMNS, ExampleSet, FloatArray, IntArray, RoundPlan, Rows, RowSample
 

@@ -15,7 +15,7 @@ from ondevice.client.transforms.precision import Precision
 from ondevice.client.transforms.top_k import TopK
 from ondevice.client.transforms.transform import Transform, TransformView
 from ondevice.contract.choice import Choice, chosen
-from ondevice.contract.packed_weights import Weight
+from ondevice.contract.messages.packed_weights import Weight
 
 __all__ = ["TRANSFORMS", "Transform", "TransformView", "remember", "transformed", "transforms_of"]
 

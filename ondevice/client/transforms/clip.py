@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from ondevice.client.transforms.transform import TransformView, still_float32
-from ondevice.contract.packed_weights import Weight
+from ondevice.contract.messages.packed_weights import Weight
 
 _ORDER = "clip to come before precision, int8 and top_k"
 _BELOW = 1 - 2.0**-22

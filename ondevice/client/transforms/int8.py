@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from ondevice.client.transforms.transform import TransformView, finite_float32, still_float32
-from ondevice.contract.packed_weights import Int8Rows, Largest, Weight, num_scales
+from ondevice.contract.messages.packed_weights import Int8Rows, Largest, Weight, num_scales
 from ondevice.contract.portable_random import PortableRandom, Purpose
 
 _ORDER = "int8 to be the last transform, once"

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from ondevice.client.transforms.transform import TransformView, still_float32
-from ondevice.contract.packed_weights import Largest, Weight
+from ondevice.contract.messages.packed_weights import Largest, Weight
 from ondevice.contract.safetensors_file import Bfloat16, Tensor
 from ondevice.contract.wire import WireError
 

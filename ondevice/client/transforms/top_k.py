@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from ondevice.client.transforms.transform import TransformView, finite_float32, still_float32
-from ondevice.contract.packed_weights import Largest, Weight
+from ondevice.contract.messages.packed_weights import Largest, Weight
 from ondevice.contract.vocabulary import FloatArray
 
 _ORDER = "top_k to come before precision and int8, once"

@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from ondevice.contract.packed_weights import Int8Rows, Largest, Weight
+from ondevice.contract.messages.packed_weights import Int8Rows, Largest, Weight
 from ondevice.contract.safetensors_file import Bfloat16
 from ondevice.contract.vocabulary import FloatArray
 

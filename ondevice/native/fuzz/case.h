@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "client/contract/lookup.h"
-#include "client/contract/strict_json.h"
+#include "client/contract/files/strict_json.h"
+#include "client/contract/messages/lookup.h"
 #include "client/contract/wire.h"
 #include "client/samplers/samplers.h"
 #include "client/transforms/transforms.h"

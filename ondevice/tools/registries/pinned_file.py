@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from ondevice.contract.whole_file import sync_folder
+from ondevice.contract.files.whole_file import sync_folder
 from ondevice.tools.cache_lock import cache_lock
 
 

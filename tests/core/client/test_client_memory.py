@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from helpers.tiny_federation import TinyFederation, tiny_plan
+from helpers.federations.tiny_federation import TinyFederation, tiny_plan
 
 import fedss
 from fedss.api.errors import UsageError

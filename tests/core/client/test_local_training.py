@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_federation import TinyFederation, tiny_plan
+from helpers.federations.tiny_federation import TinyFederation, tiny_plan
 
 from ondevice.backends.eager import EagerBackend
 from ondevice.client.client import Client

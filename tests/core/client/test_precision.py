@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.tiny_federation import TinyFederation, tiny_plan
+from helpers.federations.tiny_federation import TinyFederation, tiny_plan
 
 from ondevice.client.client import Client
 from ondevice.client.questions import expected_slice

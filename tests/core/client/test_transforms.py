@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from helpers.tiny_federation import TinyFederation, state_bytes, tiny_plan
+from helpers.federations.tiny_federation import TinyFederation, state_bytes, tiny_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +14,7 @@ from ondevice.client.transforms import TransformView, transformed
 from ondevice.client.transforms.clip import Clip
 from ondevice.client.transforms.precision import Precision
 from ondevice.contract.choice import Choice
-from ondevice.contract.packed_weights import Int8Rows, Largest, Weight
+from ondevice.contract.messages.packed_weights import Int8Rows, Largest, Weight
 from ondevice.contract.safetensors_file import Bfloat16
 from ondevice.contract.vocabulary import FloatArray
 from ondevice.contract.wire import WireError

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.tiny_artifact import SPEC, make_tiny_artifact
+from helpers.artifacts.tiny_artifact import SPEC, make_tiny_artifact
 
 from ondevice.backends.eager import initial_parameters
 from ondevice.backends.opening import open_backend

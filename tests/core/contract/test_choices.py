@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from helpers.tiny_federation import TinyFederation, tiny_plan
+from helpers.federations.tiny_federation import TinyFederation, tiny_plan
 
 from ondevice.client.samplers import SAMPLERS
 from ondevice.client.samplers.uniform_negatives import UniformNegatives

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.tiny_artifact import make_tiny_artifact
+from helpers.artifacts.tiny_artifact import make_tiny_artifact
 
 from ondevice.backends.opening import open_backend
 from ondevice.contract import safetensors_file

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.tiny_artifact import make_tiny_artifact
+from helpers.artifacts.tiny_artifact import make_tiny_artifact
 
 from ondevice.contract.artifact import MANIFEST, ArtifactError, open_artifact, rewrite_manifest
-from ondevice.contract.lengths import Lengths
+from ondevice.contract.artifacts.lengths import Lengths
 from ondevice.contract.step_signature import EXAMPLES, ArraySpec, StepSignature
 
 SIGNATURE = StepSignature(

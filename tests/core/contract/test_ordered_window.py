@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ondevice.contract.ordered_window import OrderedWindow, Turn
+from ondevice.contract.conversations.ordered_window import OrderedWindow, Turn
 
 
 @given(

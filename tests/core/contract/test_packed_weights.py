@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.tiny_federation import TinyFederation, tiny_plan
-from helpers.wire_messages import ENVELOPE, EXPECTED, IDS, UPDATE
+from helpers.federations.tiny_federation import TinyFederation, tiny_plan
+from helpers.messages.wire_messages import ENVELOPE, EXPECTED, IDS, UPDATE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -19,7 +19,7 @@ from ondevice.client.transforms.int8 import Int8
 from ondevice.client.transforms.top_k import TopK, largest_positions
 from ondevice.contract import safetensors_file, wire
 from ondevice.contract.choice import Choice
-from ondevice.contract.packed_weights import Int8Rows, Largest, Weight, packed, unpacked
+from ondevice.contract.messages.packed_weights import Int8Rows, Largest, Weight, packed, unpacked
 from ondevice.contract.portable_random import PortableRandom
 from ondevice.contract.safetensors_file import Bfloat16, Tensor
 from ondevice.contract.vocabulary import ClientUpdate, FloatArray, ModelSlice, Rows

@@ -12,7 +12,7 @@ import pytest
 import safetensors
 import safetensors.numpy
 import torch
-from helpers.wire_messages import (
+from helpers.messages.wire_messages import (
     DENSE,
     ENVELOPE,
     EXPECTED,

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from helpers.wire_messages import KINDS, assembled, encoded, parts, read
+from helpers.messages.wire_messages import KINDS, assembled, encoded, parts, read
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers.wire_messages import (
+from helpers.messages.wire_messages import (
     DENSE,
     ENVELOPE,
     EXPECTED,
@@ -23,9 +23,9 @@ from helpers.wire_messages import (
 
 from ondevice.client.transforms import transformed
 from ondevice.contract import wire
-from ondevice.contract.checked_tensors import none_beyond
 from ondevice.contract.choice import Choice
-from ondevice.contract.flat_parameters import FlatParameters
+from ondevice.contract.messages.checked_tensors import none_beyond
+from ondevice.contract.messages.flat_parameters import FlatParameters
 from ondevice.contract.safetensors_file import OnePiece
 from ondevice.contract.vocabulary import ClientUpdate
 from ondevice.contract.wire import Envelope, WireError

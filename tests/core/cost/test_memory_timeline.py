@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
-from helpers.runtime_artifact import make_artifact
-from helpers.tiny_artifact import SPEC, make_tiny_artifact
+from helpers.artifacts.runtime_artifact import make_artifact
+from helpers.artifacts.tiny_artifact import SPEC, make_tiny_artifact
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -20,7 +20,7 @@ from export.executorch.lowering import planned_memory
 from export.executorch.memory_plan import place
 from fedss.commands.memory_tables import memory_tables, sparkline
 from ondevice.contract.artifact import ArtifactError
-from ondevice.contract.program_calls import OperatorCall, PlannedTensor, ProgramCalls
+from ondevice.contract.artifacts.program_calls import OperatorCall, PlannedTensor, ProgramCalls
 from ondevice.contract.step_signature import ArraySpec, StepSignature
 
 SIGNATURE = StepSignature(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers.tiny_artifact import make_tiny_artifact
+from helpers.artifacts.tiny_artifact import make_tiny_artifact
 
 from ondevice.contract.artifact import (
     Artifact,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.published_formats import write_image
+from helpers.data.published_formats import write_image
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image

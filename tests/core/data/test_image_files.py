@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.published_formats import PUBLISHED, write_image
+from helpers.data.published_formats import PUBLISHED, write_image
 
 from fedss.api.runs import simulate
 from ondevice.client.device_files import read_examples, write_examples

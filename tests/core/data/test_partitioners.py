@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.tiny_population import make_tiny_population
+from helpers.data.tiny_population import make_tiny_population
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

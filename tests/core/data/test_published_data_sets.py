@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.published_formats import (
+from helpers.data.published_formats import (
     CELLS,
     NUM_CLASSES,
     PER_CLIENT,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.tiny_labels import write_repository_files
+from helpers.data.tiny_labels import write_repository_files
 
 from ondevice.contract.choice import Choice
 from ondevice.contract.vocabulary import CLASSES, FEATURE_IDS, FEATURE_VALUES, NO_CLASS

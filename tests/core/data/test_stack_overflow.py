@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.stack_overflow_files import example_of, field, write_database, write_stack_overflow
+from helpers.data.stack_overflow_files import example_of, field, write_database, write_stack_overflow
 
 from ondevice.contract.tokens import BEGIN, NUM_SPECIAL, PADDING, TOKENS, UNKNOWN
 from server_sim.data.data_sets import DATA_SETS, PublishedDataSet

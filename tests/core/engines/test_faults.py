@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.tiny_federation import TinyFederation, state_bytes, tiny_plan
+from helpers.federations.tiny_federation import TinyFederation, state_bytes, tiny_plan
 
 from ondevice.client.client import Client
 from ondevice.contract.link import Ask

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 
 import pytest
-from helpers.tiny_federation import TinyFederation, state_bytes
+from helpers.federations.tiny_federation import TinyFederation, state_bytes
 
 from ondevice.contract.choice import Choice
 from ondevice.contract.link import Answer, ClientFailure

@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.ray_clients import (
+from helpers.data.tiny_population import make_tiny_population
+from helpers.federations.ray_clients import (
     BAD_CLIENT,
     BAD_REQUEST,
     BUG,
@@ -24,9 +25,8 @@ from helpers.ray_clients import (
     ClientsWithData,
     FaultyClients,
 )
-from helpers.ray_kills import Kills, descendants, endure
-from helpers.tiny_federation import TinyFederation, state_bytes, tiny_plan
-from helpers.tiny_population import make_tiny_population
+from helpers.federations.ray_kills import Kills, descendants, endure
+from helpers.federations.tiny_federation import TinyFederation, state_bytes, tiny_plan
 
 import fedss
 from examples.three_ray_nodes import LoopbackCluster, loopback_cluster

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.tiny_population import make_tiny_population
+from helpers.data.tiny_population import make_tiny_population
 
 from server_sim.data.population import open_population
 from server_sim.engines.travelling_folder import TravellingFolder, WrongFolder

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from helpers.tiny_federation import TinyFederation, first_question, state_bytes, tiny_plan
+from helpers.federations.tiny_federation import TinyFederation, first_question, state_bytes, tiny_plan
 
 from ondevice.client.client import Client
 from server_sim.engines.in_process import InProcessLink

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from export.audit import check_examples_are_independent
 from ondevice.backends.eager import EagerBackend, initial_parameters
 from ondevice.contract.artifact import ArtifactError
-from ondevice.contract.manifest import Fields, _spec  # type: ignore[attr-defined]
+from ondevice.contract.artifacts.manifest import Fields, _spec  # type: ignore[attr-defined]
 from ondevice.contract.step_signature import ArraySpec
 from ondevice.contract.vocabulary import StepSpec
 from ondevice.model.batch_norm import GroupedNorm

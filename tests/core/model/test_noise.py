@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers.noisy_network import DropPath, NoisyNetwork, plain_embeddings, spec_of
+from helpers.networks.noisy_network import DropPath, NoisyNetwork, plain_embeddings, spec_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers.experiment_runs import runs_of
+from helpers.federations.experiment_runs import runs_of
 
 from ondevice.client.samplers import SAMPLERS
 from ondevice.client.weightings import WEIGHTINGS

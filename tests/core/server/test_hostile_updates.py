@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.tiny_artifact import make_tiny_artifact
-from helpers.tiny_federation import TinyFederation, state_bytes, tiny_plan
+from helpers.artifacts.tiny_artifact import make_tiny_artifact
+from helpers.federations.tiny_federation import TinyFederation, state_bytes, tiny_plan
 
 from fedss.commands.inspect import command as inspect
 from fedss.commands.simulate import _round_progress
@@ -18,7 +18,7 @@ from ondevice.client.client import Client
 from ondevice.contract import safetensors_file, wire
 from ondevice.contract.artifact import ArtifactError, rewrite_manifest
 from ondevice.contract.link import Answer, Ask, ClientFailure
-from ondevice.contract.plain_text import plain_text
+from ondevice.contract.messages.plain_text import plain_text
 from ondevice.contract.vocabulary import COLUMNS, ClientUpdate, RoundPlan, Rows
 from ondevice.contract.wire import Envelope, UpdateLimits, WireError
 from server_sim.engines.in_process import InProcessLink

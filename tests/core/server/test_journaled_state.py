@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.journaled_rounds import (
+from helpers.federations.journaled_rounds import (
     content,
     contents_by_round,
     play,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.tiny_federation import TinyFederation, state_bytes, tiny_plan
-from helpers.tiny_population import make_tiny_population
+from helpers.data.tiny_population import make_tiny_population
+from helpers.federations.tiny_federation import TinyFederation, state_bytes, tiny_plan
 
 from ondevice.backends import Backend
 from ondevice.contract import safetensors_file

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.runtime_artifact import (
+from helpers.artifacts.runtime_artifact import (
     MAX_WIDTH,
     MICRO_BATCH,
     bounds_of,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.runtime_artifact import bounds_of
+from helpers.artifacts.runtime_artifact import bounds_of
 from torch import nn
 
 from export.executorch.lowering import StepProgram, lower_step, planned_memory
@@ -16,7 +16,7 @@ from export.executorch.recompute import recompute
 from export.executorch.rules.planes import rewrite
 from export.layers import OUTSIDE, label_of
 from export.trace import trace_step
-from ondevice.contract.program_calls import program_calls_from_bytes
+from ondevice.contract.artifacts.program_calls import program_calls_from_bytes
 from ondevice.contract.step_signature import rows_of
 from ondevice.contract.vocabulary import COLUMNS, StepSpec
 from ondevice.model.extractors import build_extractor

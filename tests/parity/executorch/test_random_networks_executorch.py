@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from helpers.random_networks import random_network
-from helpers.runtime_artifact import random_step_inputs
+from helpers.artifacts.runtime_artifact import random_step_inputs
+from helpers.networks.random_networks import random_network
 
 from benchmarks.random_networks import wide_network
 from export.proof.rewrite_check import rewrite_errors

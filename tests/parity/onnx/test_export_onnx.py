@@ -8,7 +8,13 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from helpers.runtime_artifact import MAX_WIDTH, bounds_of, dense_of, make_artifact, random_step_inputs
+from helpers.artifacts.runtime_artifact import (
+    MAX_WIDTH,
+    bounds_of,
+    dense_of,
+    make_artifact,
+    random_step_inputs,
+)
 from torch import Tensor, nn
 
 from export.onnx import lowering as lower_onnx

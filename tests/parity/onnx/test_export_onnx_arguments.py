@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from helpers.runtime_artifact import bounds_of
+from helpers.artifacts.runtime_artifact import bounds_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from helpers.runtime_artifact import MICRO_BATCH, StepArrays, bounds_of, random_step_inputs
+from helpers.artifacts.runtime_artifact import MICRO_BATCH, StepArrays, bounds_of, random_step_inputs
 from torch import Tensor, nn
 
 from export.onnx import lowering as lower_onnx

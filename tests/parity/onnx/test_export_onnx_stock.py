@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.runtime_artifact import dense_of, make_artifact, random_step_inputs
+from helpers.artifacts.runtime_artifact import dense_of, make_artifact, random_step_inputs
 
 from ondevice.backends.eager import EagerBackend
 from ondevice.contract import safetensors_file

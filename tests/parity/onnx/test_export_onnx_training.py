@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from helpers.runtime_artifact import bounds_of, dense_of, make_artifact, random_step_inputs
+from helpers.artifacts.runtime_artifact import bounds_of, dense_of, make_artifact, random_step_inputs
 
 from export.onnx import training_artifacts as lower_ort_training
 from export.proof.golden import build_step

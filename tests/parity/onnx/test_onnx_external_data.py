@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from helpers.runtime_artifact import make_artifact
+from helpers.artifacts.runtime_artifact import make_artifact
 from onnx import TensorProto, helper, numpy_helper
 
 from ondevice.backends.opening import Runtime, open_backend
 from ondevice.contract.artifact import MANIFEST, Artifact, ArtifactError, open_artifact
-from ondevice.contract.onnx_file import refuse_external_data
+from ondevice.contract.artifacts.onnx_file import refuse_external_data
 from ondevice.contract.vocabulary import StepSpec
 
 SPEC = StepSpec("two_convolutions", embedding_dim=4, image_shape=(1, 8, 8))
@@ -103,7 +103,7 @@ def test_a_tensor_that_points_outside_is_refused_by_name(
 
 def test_the_walk_knows_every_message_of_onnx_that_leads_to_a_tensor() -> None:
     """Against the protobuf's own description, so that a newer ONNX with another way in fails here."""
-    from ondevice.contract.onnx_file import MESSAGES
+    from ondevice.contract.artifacts.onnx_file import MESSAGES
 
     kinds = {
         "ModelProto": "model",

@@ -6,8 +6,8 @@ import os
 
 import onnxruntime
 import pytest
-from helpers.random_networks import random_network
-from helpers.runtime_artifact import bounds_of
+from helpers.artifacts.runtime_artifact import bounds_of
+from helpers.networks.random_networks import random_network
 
 from export.onnx.lowering import lower_step
 from export.proof.golden import draw_features, expected_step, float64_copy

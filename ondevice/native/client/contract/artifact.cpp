@@ -3,8 +3,8 @@
 #include <set>
 
 #include "client/contract/failure.h"
-#include "client/contract/sha256.h"
-#include "client/contract/strict_json.h"
+#include "client/contract/files/sha256.h"
+#include "client/contract/files/strict_json.h"
 
 namespace fedss {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "client/contract/lengths.h"
+#include "client/contract/artifacts/lengths.h"
 #include "client/contract/step_signature.h"
 #include "client/contract/wire.h"
 

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "client/contract/exact_fields.h"
 #include "client/contract/failure.h"
+#include "client/contract/messages/exact_fields.h"
 
 namespace fedss {
 

@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "client/contract/failure.h"
-#include "client/contract/small_floats.h"
-#include "client/contract/strict_json.h"
+#include "client/contract/files/small_floats.h"
+#include "client/contract/files/strict_json.h"
 
 namespace fedss {
 namespace {

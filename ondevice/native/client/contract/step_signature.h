@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "client/contract/files/strict_json.h"
 #include "client/contract/safetensors.h"
-#include "client/contract/strict_json.h"
 
 namespace fedss {
 

@@ -2,8 +2,8 @@
 
 #include <set>
 
-#include "client/contract/checked_tensors.h"
 #include "client/contract/failure.h"
+#include "client/contract/messages/checked_tensors.h"
 
 namespace fedss {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/contract/envelope.h"
+#include "client/contract/messages/envelope.h"
 #include "client/contract/safetensors.h"
 #include "client/contract/vocabulary.h"
 
@@ -36,7 +36,7 @@ struct SliceViews {
 };
 
 // One tensor of an update, which transforms may narrow: `bits`, or `whole_numbers` and their `scales`, take the place
-// of `values` then.  The forms are those of ondevice/contract/packed_weights.py.
+// of `values` then.  The forms are those of ondevice/contract/messages/packed_weights.py.
 struct Weight {
   std::string name;  // in the message
   Dtype dtype;

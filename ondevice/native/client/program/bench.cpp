@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "client/contract/failure.h"
-#include "client/contract/strict_json.h"
+#include "client/contract/files/strict_json.h"
 #include "client/local_training.h"
 #include "client/program/measurement.h"
 #include "client/step/training_step.h"

@@ -6,7 +6,7 @@
 
 #include "client/client.h"
 #include "client/contract/failure.h"
-#include "client/contract/strict_json.h"
+#include "client/contract/files/strict_json.h"
 #include "client/device_files.h"
 #include "client/program/arguments.h"
 #include "client/program/bench.h"

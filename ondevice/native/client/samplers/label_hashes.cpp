@@ -1,5 +1,5 @@
 // The C++ twin of ondevice/client/samplers/label_hashes.py.
-#include "client/contract/label_hashes.h"
+#include "client/contract/hashing/label_hashes.h"
 
 #include "client/samplers/samplers.h"
 

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "client/contract/failure.h"
-#include "client/contract/simhash.h"
+#include "client/contract/hashing/simhash.h"
 #include "client/contract/tokens.h"
 #include "client/samplers/samplers.h"
 

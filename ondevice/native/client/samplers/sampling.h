@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "client/contract/lookup.h"
+#include "client/contract/messages/lookup.h"
 #include "client/contract/vocabulary.h"
 
 namespace fedss {

@@ -10,7 +10,7 @@ namespace fedss {
 namespace {
 
 constexpr double kRelativeTolerance = 1e-5, kEagerMultiple = 3, kAbsoluteTolerance = 1e-7;
-constexpr double kLargestEagerDistance = 1e-2, kSmallestNorm = 1e-3;  // as in ondevice/contract/golden_bounds.py
+constexpr double kLargestEagerDistance = 1e-2, kSmallestNorm = 1e-3;  // as in golden_bounds.py
 
 bool all_finite(const TensorView& view) {
   std::vector<float> values(element_count(view.shape));

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "client/contract/small_floats.h"
+#include "client/contract/files/small_floats.h"
 #include "client/transforms/transforms.h"
 
 namespace fedss {

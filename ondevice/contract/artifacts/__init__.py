@@ -1,0 +1,1 @@
+"""What an artifact directory says of itself."""

@@ -1,0 +1,1 @@
+"""Answers of many clients at once, in one order."""

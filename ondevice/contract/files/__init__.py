@@ -1,0 +1,1 @@
+"""Files that appear whole, and the header of the container."""

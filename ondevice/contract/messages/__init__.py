@@ -1,0 +1,1 @@
+"""What the messages of a round are made of, read without trusting it."""

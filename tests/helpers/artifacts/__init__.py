@@ -1,0 +1,1 @@
+"""Exported steps in small."""

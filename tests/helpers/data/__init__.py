@@ -1,0 +1,1 @@
+"""Populations in small, and files in the published formats."""

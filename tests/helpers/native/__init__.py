@@ -1,0 +1,1 @@
+"""Programs and kernels that are compiled for the tests."""

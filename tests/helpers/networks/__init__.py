@@ -1,0 +1,1 @@
+"""Networks and operators that exports are tried on."""
