@@ -15,8 +15,6 @@ from helpers.documented.accuracy import (
     accuracy_at_budgets,
     data_by_name,
     fewer_bytes,
-    hashed_labels,
-    hashed_labels_by_frequency,
     saved_by_sampling,
     table_1,
     table_1_in_short,
@@ -24,9 +22,17 @@ from helpers.documented.accuracy import (
     table_1_on_more_icons,
     table_2,
     visual_schemes,
-    words_near,
 )
-from helpers.documented.hashing import hash_tables, steps_over_labels
+from helpers.documented.hashing import (
+    grid_of_fedadam,
+    hash_tables,
+    hashed_labels,
+    hashed_labels_by_frequency,
+    steps_over_labels,
+    within_a_budget,
+    words_near,
+    words_near_of_80k,
+)
 from helpers.documented.scopes import scopes_on_glyphs, scopes_on_mobilenet
 from helpers.documented.tables import Cells, tables
 
@@ -309,6 +315,9 @@ CLAIMS: dict[str, list[Callable[[], tuple[Cells, list[Cells]]]]] = {
         hashed_labels,
         hashed_labels_by_frequency,
         words_near,
+        words_near_of_80k,
+        within_a_budget,
+        grid_of_fedadam,
         saved_by_sampling,
         fewer_bytes,
         servers_ratios,

@@ -123,14 +123,10 @@ def visual_schemes() -> tuple[Cells, list[Cells]]:
 
 
 def accuracy_at_budgets() -> tuple[Cells, list[Cells]]:
-    return _at_budgets("fedvc-table2-small", "FedVC")
+    return at_budgets("fedvc-table2-small", "FedVC")
 
 
-def words_near() -> tuple[Cells, list[Cells]]:
-    return _at_budgets("hashing-figure1-small", "words beside a client's own")
-
-
-def _at_budgets(name: str, what: str) -> tuple[Cells, list[Cells]]:
+def at_budgets(name: str, what: str) -> tuple[Cells, list[Cells]]:
     found = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
     budgets = list(dict.fromkeys((row["budget"], row["at"]) for row in found))
     scores = {(row["label"], row["budget"], row["at"]): accuracy(row) for row in found}
@@ -139,25 +135,3 @@ def _at_budgets(name: str, what: str) -> tuple[Cells, list[Cells]]:
         for label in dict.fromkeys(row["label"] for row in found)
     ]
     return [what, *(f"@{kind} {at:,}" for kind, at in budgets)], rows
-
-
-def hashed_labels() -> tuple[Cells, list[Cells]]:
-    rows = [
-        [row["label"], f"{100 * row['best']:.1f}", f"{row['rounds']:.1f}", f"{row['bytes'] / 1e6:.0f}"]
-        for row in _early_stopping()
-    ]
-    return ["hashed labels", "best precision (%)", "rounds until then", "MB until then"], rows
-
-
-def hashed_labels_by_frequency() -> tuple[Cells, list[Cells]]:
-    measures = [f"p{k}_{group}" for group in ("frequent", "infrequent") for k in (1, 3, 5)]
-    rows = [
-        [row["label"], *(f"{100 * row['measures'][measure]:.2f}" for measure in measures)]
-        for row in _early_stopping()
-    ]
-    return ["classes", *(f"P@{name[1]} {name[3:]}" for name in measures)], rows
-
-
-def _early_stopping() -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads((RESULTS / "fedmlh-table3-small.json").read_text())["rows"]
-    return rows
