@@ -187,7 +187,7 @@ def start_emulator(
     memory_mb: int = 512,
     cpu: str = "cortex-a76",
     cores: int = 1,
-    disk_mb: int = 2048,
+    disk_mb: int = 8192,
     tied: bool = False,
 ) -> Emulator:
     """Boots a new machine with an empty disk.  `cpu` is a name that `qemu-system-aarch64 -cpu help` lists."""
@@ -225,7 +225,7 @@ def tied_emulator(
     memory_mb: int = 512,
     cpu: str = "cortex-a76",
     cores: int = 1,
-    disk_mb: int = 2048,
+    disk_mb: int = 8192,
 ) -> Iterator[Emulator]:
     """A machine for the length of a `with`, or of this process, whichever ends first."""
     emulator = start_emulator(

@@ -43,14 +43,30 @@ std::vector<float> queries_of(const Embeddings& embeddings, int64_t dim) {
   return queries;
 }
 
+// Queries side by side, entry by entry: a row then meets kTogether of them at once, in one register.  The last block is
+// filled up with the last query, which changes no maximum.
+constexpr int64_t kTogether = 8;
+
+std::vector<double> blocks_of(const std::vector<float>& queries, int64_t dim) {
+  const int64_t count = static_cast<int64_t>(queries.size()) / dim;
+  std::vector<double> blocks;
+  blocks.reserve((count + kTogether) * dim);
+  for (int64_t first = 0; first < count; first += kTogether)
+    for (int64_t i = 0; i < dim; i++)
+      for (int64_t j = first; j < first + kTogether; j++) blocks.push_back(queries[std::min(j, count - 1) * dim + i]);
+  return blocks;
+}
+
 // The largest product of a row with any query.  Sums are of float64 and rounded at their end: then the order in which a
 // machine takes them hardly ever shows.
-float activation(const std::vector<float>& queries, const float* row, int64_t dim, bool by_angle) {
+float activation(const std::vector<double>& blocks, const float* row, int64_t dim, bool by_angle) {
   double largest = -INFINITY;
-  for (size_t first = 0; first < queries.size(); first += dim) {
-    double sum = 0;
-    for (int64_t i = 0; i < dim; i++) sum += static_cast<double>(queries[first + i]) * static_cast<double>(row[i]);
-    largest = std::max(largest, sum);
+  for (size_t first = 0; first < blocks.size(); first += kTogether * dim) {
+    const double* queries = blocks.data() + first;
+    double sums[kTogether] = {};
+    for (int64_t i = 0; i < dim; i++)
+      for (int64_t j = 0; j < kTogether; j++) sums[j] += queries[i * kTogether + j] * static_cast<double>(row[i]);
+    for (const double sum : sums) largest = std::max(largest, sum);
   }
   if (!by_angle) return static_cast<float>(largest);
   // Under cosine logits the length of a row does not count.
@@ -62,10 +78,10 @@ float activation(const std::vector<float>& queries, const float* row, int64_t di
 // The ids of the rows with the largest activation on any example, sorted; of equal ones the first.
 Ids largest(const Embeddings& embeddings, const Rows& rows, int64_t dim, int64_t most) {
   if (static_cast<int64_t>(rows.ids.size()) <= most) return rows.ids;
-  const std::vector<float> queries = queries_of(embeddings, dim);
+  const std::vector<double> blocks = blocks_of(queries_of(embeddings, dim), dim);
   std::vector<float> activations;
   for (size_t i = 0; i < rows.ids.size(); i++)
-    activations.push_back(activation(queries, rows.values.data() + i * dim, dim, dim == embeddings.dim));
+    activations.push_back(activation(blocks, rows.values.data() + i * dim, dim, dim == embeddings.dim));
   std::vector<size_t> order(rows.ids.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return activations[a] > activations[b]; });
