@@ -34,6 +34,9 @@ from ondevice.contract.portable_random import PortableRandom, Purpose
 from ondevice.contract.tokens import NUM_SPECIAL
 from ondevice.contract.vocabulary import COLUMNS, EXCLUDED, FloatArray, IntArray, Rows, RowSample
 
+_QUERIES = 128
+"""Whose products with all rows that were found are in memory at a time."""
+
 
 @dataclass(frozen=True)
 class NearestRows:
@@ -143,7 +146,11 @@ def _largest(embeddings: FloatArray, rows: Rows, most: int) -> IntArray:
     if len(rows.ids) <= most:
         return rows.ids
     values = rows.values.astype(np.float64)
-    activations = (queries_of(embeddings, values.shape[1]) @ values.T).max(0)
+    queries = queries_of(embeddings, values.shape[1])
+    activations = np.full(len(values), -np.inf)
+    # Some queries at a time: of a client of 256 sentences all products with 30,000 rows would take 1.2 GB.
+    for start in range(0, len(queries), _QUERIES):
+        np.maximum(activations, (queries[start : start + _QUERIES] @ values.T).max(0), out=activations)
     if values.shape[1] == embeddings.shape[1]:
         # Under cosine logits the length of a row does not count.
         activations /= np.maximum(np.sqrt((values * values).sum(1)), 1e-12)
