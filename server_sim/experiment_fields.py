@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-_KINDS = {int: "whole number", float: "number", str: "text", NoneType: "nothing"}
+_KINDS = {bool: "true or false", int: "whole number", float: "number", str: "text", NoneType: "nothing"}
 
 
 def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
@@ -60,10 +60,31 @@ def explain(error: Any, model: type[BaseModel], section: str = "") -> str:
 def fields_table(model: type[BaseModel]) -> str:
     """Markdown: field, what it takes, its default and what it means."""
     lines = ["| field | takes | default | meaning |", "|---|---|---|---|"]
-    for name, field in fields_of(model).items():
-        cells = (f"`{name}`", _takes(field), _default(field), field.description or "")
+    for name, field in _definitions(model):
+        cells = (name, _takes(field), _default(field), field.description or "")
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _definitions(model: type[BaseModel], start: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """As `fields_of`, but of members that define one field in two ways, each definition, with the member's name."""
+    for name, field in model.model_fields.items():
+        section = _section(field.annotation)
+        if section is None:
+            yield f"`{start}{name}`", field
+            continue
+        seen: dict[str, list[str]] = {}
+        members: Callable[[], Sequence[type[BaseModel]]] = getattr(section, "members", tuple)
+        for kind in (section, *members()):
+            for shown, inner in _definitions(kind, f"{start}{name}."):
+                told = seen.setdefault(shown, [])
+                meaning = f"{_takes(inner)}{_default(inner)}{inner.description}"
+                # Every member has a name of its own; the section says what they are.
+                if shown.endswith(".name`") and told:
+                    continue
+                if meaning not in told:
+                    yield (f"{shown} of `{kind.model_fields['name'].default}`" if told else shown), inner
+                told.append(meaning)
 
 
 def _nearest(field: str, known: list[str]) -> str:
@@ -128,12 +149,16 @@ def _kind(annotation: Any) -> str:
 def _bounds(field: FieldInfo) -> str:
     signs = {"ge": "at least", "gt": "above", "lt": "below", "le": "at most"}
     bounds = [
-        f"{words} {getattr(bound, sign):g}"
+        f"{words} {_number(getattr(bound, sign))}"
         for bound in field.metadata
         for sign, words in signs.items()
         if hasattr(bound, sign)
     ]
     return f", {' and '.join(bounds)}" if bounds else ""
+
+
+def _number(bound: float) -> str:
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
 def _default(field: FieldInfo) -> str:

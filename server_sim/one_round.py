@@ -47,9 +47,9 @@ class RoundReport:
     most_examples: int = 0
     """Of the client that trained on most: it says how long the round takes where clients train side by side."""
     bytes_down: int = 0
-    """Slices, as encoded."""
+    """Slices, and rows that were looked up, as encoded."""
     bytes_up: int = 0
-    """Requests and updates, as encoded."""
+    """Requests, look-ups and updates, as encoded."""
     dropped: dict[int, str] = field(default_factory=dict)
     """Client -> why it was dropped."""
     traces: list[Trace] = field(default_factory=list)

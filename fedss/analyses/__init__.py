@@ -18,6 +18,7 @@ from fedss.analyses import (
     head_parameters,
     head_share,
     parameter_budget,
+    partition_sum,
     rounds_to_accuracy,
     skew,
 )
@@ -35,4 +36,5 @@ ANALYSES: dict[str, Callable[..., None]] = {
     "gradient-noise": gradient_noise.command,
     "head-share": head_share.command,
     "communication": communication.command,
+    "partition-sum": partition_sum.command,
 }

@@ -104,7 +104,7 @@ def mix(value: int) -> int:
 
 
 def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """`_mix` of each, in place: numpy's unsigned arrays wrap around as they should."""
+    """`mix` of each, in place: numpy's unsigned arrays wrap around as they should."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         values ^= values >> np.uint64(shift)
         values *= np.uint64(factor)

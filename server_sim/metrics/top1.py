@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ondevice.contract.tokens import NUM_SPECIAL, TOKENS
-from ondevice.contract.vocabulary import COLUMNS, FloatArray, IntArray, LogitKind
+from ondevice.contract.vocabulary import COLUMNS, ExampleSet, FloatArray, IntArray, LogitKind
 from server_sim.metrics.metric import EvaluationView, Metric
 from server_sim.metrics.rows import blocks_of, unit_rows
 
@@ -43,10 +43,15 @@ def top1_accuracy(
 
 
 def _measure(view: EvaluationView) -> dict[str, float]:
-    num_special = NUM_SPECIAL if TOKENS in view.test.features else 0
     logits = view.experiment.model.logits
     blocks = view.row_blocks(COLUMNS)
-    return {"top1": top1_accuracy(view.embeddings(), view.test.labels, blocks, logits, num_special)}
+    special = num_special_of(view.test)
+    return {"top1": top1_accuracy(view.embeddings(), view.test.labels, blocks, logits, special)}
+
+
+def num_special_of(examples: ExampleSet) -> int:
+    """Of the first classes: a text's are tokens, of which some are no words."""
+    return NUM_SPECIAL if TOKENS in examples.features else 0
 
 
 TOP1 = Metric({"top1": "top-1 accuracy"}, _measure)

@@ -6,15 +6,16 @@ from ondevice.client.embedding import embed_examples
 from ondevice.contract.vocabulary import COLUMNS
 from server_sim.metrics.map_at_r import RETRIEVED, map_at_r
 from server_sim.metrics.metric import EvaluationView, Metric
-from server_sim.metrics.top1 import top1_accuracy
+from server_sim.metrics.top1 import num_special_of, top1_accuracy
 
 
 def _measure(view: EvaluationView) -> dict[str, float]:
     train = view.population.train
     embeddings = embed_examples(view.backend, view.dense, train, view.read_rows)
     logits = view.experiment.model.logits
+    blocks = view.row_blocks(COLUMNS)
     return {
-        "train_top1": top1_accuracy(embeddings, train.labels, view.row_blocks(COLUMNS), logits),
+        "train_top1": top1_accuracy(embeddings, train.labels, blocks, logits, num_special_of(train)),
         "map_at_r": map_at_r(view.embeddings(), view.test.labels),
     }
 

@@ -1,4 +1,5 @@
-"""What every scheme with clients may be combined with: virtual clients (FedVC) and importance weights (FedIR).
+"""What schemes whose clients have classes of their own may be combined with: virtual clients (FedVC) and importance
+weights (FedIR).
 
 Both are of "Federated Visual Classification with Real-World Data Distribution" (Hsu, Qi and Brown 2020).  They say which
 examples clients train on, and with which weights; which rows they ask for, and how the server applies the mean, is told

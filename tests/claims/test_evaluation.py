@@ -34,6 +34,17 @@ def test_top1_is_the_same_whatever_blocks_the_classes_come_in(logits: LogitKind)
     assert top1_accuracy(embeddings, labels, np.split(columns, [1, 7, 30]), logits) == whole
 
 
+def test_special_tokens_are_no_answers_in_whichever_block_they_come() -> None:
+    embeddings = np.eye(4, dtype=np.float32)
+    # Classes 0 to 3 are special and win everywhere; behind them every example has a class of its own.
+    columns = np.concatenate([np.full((4, 4), 9, np.float32), np.eye(4, dtype=np.float32)])
+    with_bias = np.pad(columns, ((0, 0), (0, 1)))
+    labels = np.array([4, 5, 6, 7])
+    for blocks in ([with_bias], np.split(with_bias, [1, 3, 6])):
+        assert top1_accuracy(embeddings, labels, blocks, "dot") == 0
+        assert top1_accuracy(embeddings, labels, blocks, "dot", num_special=4) == 1
+
+
 def test_map_at_r_is_equation_9() -> None:
     """Points on a quarter circle, so that the nearest are those of the nearest angle."""
     angles = np.deg2rad([0, 1, 3, 7, 15])

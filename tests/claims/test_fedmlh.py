@@ -134,8 +134,11 @@ def test_classes_out_of_range_are_refused(classes: list[list[int]], message: str
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["fedmlh", "fedavg_labels"])
 @pytest.mark.parametrize("published", PUBLISHED, ids=lambda published: published.name)
-def test_the_papers_sizes_run_two_rounds_on_files_in_the_real_format(published: Any, tmp_path: Path) -> None:
+def test_the_papers_sizes_run_two_rounds_on_files_in_the_real_format(
+    published: Any, scheme: str, tmp_path: Path
+) -> None:
     source = write_repository_files(
         tmp_path / "files", num_features=published.num_features, num_classes=published.num_classes
     )
@@ -147,7 +150,13 @@ def test_the_papers_sizes_run_two_rounds_on_files_in_the_real_format(published: 
         cache=tmp_path / "cache",
         rounds=2,
         # The sizes of the paper, and as little work as they allow.
-        overrides={"data.source": str(source), "client.epochs": 1, "server.clients_per_round": 1},
+        overrides={
+            "data.source": str(source),
+            "scheme.name": scheme,
+            "client.epochs": 1,
+            "client.learning_rate": 0.1,
+            "server.clients_per_round": 1,
+        },
     )
     summary = run.summary
     assert summary["rounds"] == 2

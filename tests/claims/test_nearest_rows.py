@@ -106,12 +106,18 @@ def test_the_sum_over_a_sample_estimates_the_sum_over_all_rows_without_bias() ->
 def test_without_random_rows_the_estimate_lacks_just_the_rows_that_were_left_out() -> None:
     source = np.random.default_rng(0)
     rows = source.standard_normal((60, 5)).astype(np.float32)
-    server = Server(source.standard_normal((1, 4)).astype(np.float32), rows)
+    embeddings = source.standard_normal((1, 4)).astype(np.float32)
+    logits = rows[:, :4] @ embeddings[0] + rows[:, 4]
     plan = RoundPlan(0, {COLUMNS: 60}, EXACT.sampler(), EXACT.weighting())
-    view = SamplingView(plan, np.array([3, 9]), 1, questions=server)
+    view = SamplingView(plan, np.array([3, 9]), 1, questions=Server(embeddings, rows))
     sample = NearestRows(num_negatives=9, num_random=0).draw(view)
-    assert len(sample.ids[COLUMNS]) == 11
-    assert not sample.sides["adjust"].any()
+    ids = sample.ids[COLUMNS]
+    assert len(ids) == 11
+    left_out = np.setdiff1d(np.arange(60), ids)
+    estimate = np.exp(logits[ids] + sample.sides["adjust"]).sum()
+    assert estimate == pytest.approx(np.exp(logits).sum() - np.exp(logits[left_out]).sum(), rel=1e-6)
+    # Those are the smallest terms, beside the client's own.
+    assert logits[left_out].max() < np.sort(logits[np.setdiff1d(ids, [3, 9])])[0]
 
 
 def test_tables_that_find_everything_train_what_the_exact_search_trains() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.data.tiny_texts import import_tiny_chats
+from helpers.federations.experiment_runs import TINY
 
 import fedss
 from fedss.analyses import ANALYSES
@@ -121,6 +123,24 @@ def test_grid(table: fedss.Table, tmp_path: Path, capsys: pytest.CaptureFixture[
         ("α = 5", rate) for rate in (0.01, 0.05, 0.1)
     ]
     assert rows[1]["mean"] == best
+
+
+def test_partition_sum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chats = import_tiny_chats(tmp_path)
+    rows: dict[int, dict[str, dict[str, Any]]] = {}
+    for num_negatives in (2, 40):
+        changes = {**TINY, "data.population": str(chats), "scheme.num_negatives": num_negatives}
+        run = fedss.simulate("chitchat-simhash", out=tmp_path / f"{num_negatives}", overrides=changes)
+        found = analyse(capsys, tmp_path, "partition-sum", run.path, "--clients", "3")
+        rows[num_negatives] = {row["found"]: row for row in found}
+    # Whoever has all rows has the whole sum, and otherwise lacks the smallest terms.
+    for row in rows[40].values():
+        assert (row["low"], row["high"]) == (pytest.approx(1, rel=1e-5), pytest.approx(1, rel=1e-5))
+    few = rows[2]
+    assert few["as the run"]["high"] < 1
+    assert few["exact inner products"]["mean"] < 1
+    assert few["as the run"]["deviation"] < few["uniform"]["deviation"]
+    assert few["as the run"]["mean"] < few["uniform"]["mean"] == pytest.approx(1, abs=0.2)
 
 
 def test_head_parameters(table: fedss.Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from helpers.federations.experiment_runs import TINY, runs_of
 import fedss
 from ondevice.contract.tokens import NUM_SPECIAL
 from server_sim.experiment import Experiment, experiment_names, load_experiment
+from server_sim.schemes.nearest import Nearest
 
 NAMED = [name for name in experiment_names() if name.startswith(("hashing-", "chitchat-"))]
 SMALL = [name for name in NAMED if load_experiment(name).data.population in ("chitchat", "rfc")]
@@ -49,6 +50,25 @@ def test_hashing_and_uniform_sampling_differ_in_nothing_but_how_words_are_found(
     )
     assert simhash["scheme"]["num_negatives"] == uniform["scheme"]["num_negatives"]
     assert {key for key in simhash if simhash[key] != uniform[key]} == {"title", "scheme"}
+
+
+@pytest.mark.parametrize("name", ["figure1a", "figure1b", "table2", "grid"])
+def test_the_papers_sizes_have_the_loss_and_the_sampler_that_were_measured_in_small(name: str) -> None:
+    def settings(experiment: str) -> set[tuple[object, ...]]:
+        return {
+            (
+                run.model.logits,
+                run.model.objective,
+                scheme.name,
+                scheme.search,
+                scheme.num_random,
+                scheme.norm_bound,
+            )
+            for run in runs_of(experiment)
+            if isinstance(scheme := run.scheme, Nearest)
+        }
+
+    assert settings(f"hashing-{name}") == settings(f"hashing-{name.rstrip('ab')}-small")
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import pytest
 import typer
 from helpers.artifacts.tiny_artifact import make_tiny_artifact
 from helpers.data.tiny_labels import FEDMLH
+from helpers.data.tiny_texts import TIED
 from helpers.federations.conversation_case import copy_with_wrong_golden_step, export_small
 from helpers.native.arm_programs import CACHE, require_programs
 from typer.testing import CliRunner, Result
@@ -193,16 +194,20 @@ def test_the_host_measures_the_client_that_devices_get_beside_its_python_contend
 
 
 @pytest.mark.slow
-def test_a_step_without_a_table_is_measured_in_every_client(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("spec", "width"), [(FEDMLH, 0), (TIED, 20)], ids=["hashed labels", "words"])
+def test_both_heads_of_hashing_are_measured_in_every_client(
+    spec: StepSpec, width: int, tmp_path: Path
+) -> None:
     require_programs(*QEMU_PROGRAMS, "aarch64-linux-gnu-g++")
-    artifact = export_small(tmp_path / "artifact", "executorch", "onnxruntime", spec=FEDMLH)
+    artifact = export_small(tmp_path / "artifact", "executorch", "onnxruntime", spec=spec)
     options = ["--batch", "6", "--warm-up", "1", "--steps", "2", "--json", "--out", str(tmp_path / "bench")]
+    options += ["--widths", str(width)] if width else []
     on_host = answer_of(run_bench(str(artifact.directory), "--against", "none", *options))["rows"]
     on_qemu = answer_of(run_bench(str(artifact.directory), "--device", "qemu", *options))["rows"]
     both = ["executorch", "onnxruntime"]
     assert [row["runtime"] for row in on_host] == [*both, *(f"{runtime}-client" for runtime in both)]
     assert [row["runtime"] for row in on_qemu] == both
-    assert {row["width"] for row in (*on_host, *on_qemu)} == {0}
+    assert {row["width"] for row in (*on_host, *on_qemu)} == {width}
     assert all(row["peak_mb"] > 1 for row in on_host)
     assert all(row["instructions_per_step"] > 1e4 for row in on_qemu)
 

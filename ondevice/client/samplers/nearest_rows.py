@@ -14,8 +14,9 @@ the kept ones are there for certain: 0.  Each of the R others is drawn with prob
 tables only make it vary less, since they take the large terms out of the draw.
 
 With no random row at all (m = 0, the paper's choice wherever a look-up fills the budget) the estimate lacks the rest, and is
-too small by just that.  What it lacks are the rows whose activation is below the kept ones' at every place: they lose
-nothing to these examples, and one that grows until it would win is found, kept and pushed down.  Few random rows beside
+too small by just that: the rows that the tables did not find, and those whose largest activation over all places is below
+the kept ones'.  How much that is of a trained model's sum, `fedss analyse partition-sum` tells.  A row that is left out is
+not pushed down by these examples; one that grows is more likely to be found and kept the next time.  Few random rows beside
 many that were not found have a weight of R / m each: unbiased, and noisier than a draw of all rows would be.
 """
 
@@ -26,7 +27,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from ondevice.client.samplers.sampling import SamplingView, columns_sample, own_words, positives_of
+from ondevice.client.samplers.sampling import (
+    SamplingView,
+    columns_sample,
+    own_words,
+    positives_of,
+    read_words,
+)
 from ondevice.client.samplers.uniform_negatives import draw_negatives
 from ondevice.contract.hashing.simhash import SimHash
 from ondevice.contract.messages.lookup import Lookup
@@ -78,7 +85,7 @@ class NearestRows:
     def draw(self, view: SamplingView) -> RowSample:
         num_rows = view.plan.table_sizes[COLUMNS]
         own = own_words(view, num_rows) if self.of_words else positives_of(view.labels, num_rows)
-        near = self._near(view, own)
+        near = self._near(view, own, read_words(view, num_rows) if self.of_words else own)
         certain = np.union1d(own, near)
         num_others = num_rows - len(certain)
         count = min(self.num_negatives - len(near), num_others)
@@ -95,8 +102,8 @@ class NearestRows:
         special = NUM_SPECIAL if self.of_words else 0
         return min(num_positives + special + self.num_negatives, num_rows)
 
-    def _near(self, view: SamplingView, own: IntArray) -> IntArray:
-        """Steps 1 to 4."""
+    def _near(self, view: SamplingView, own: IntArray, read: IntArray) -> IntArray:
+        """Steps 1 to 4.  What is only predicted is not told to embed, which takes no more than what is read."""
         if view.questions is None:
             raise ValueError(
                 "this client cannot ask more than once in a round, as the sampler nearest_rows does"
@@ -104,7 +111,7 @@ class NearestRows:
         most = self.num_negatives - self.num_random
         if not most:
             return np.empty(0, np.int64)
-        embeddings = view.questions.embeddings(own)
+        embeddings = view.questions.embeddings(read)
         if not np.isfinite(embeddings).all():
             raise ValueError(
                 "the embeddings of the client's examples hold NaN or infinity: the model has diverged; use a lower learning "

@@ -86,9 +86,12 @@ def positives_of(labels: IntArray, num_rows: int, what: str = "labels") -> IntAr
 
 def own_words(view: SamplingView, num_rows: int) -> IntArray:
     """P_k over a table of words that is read and predicted from: all words of both kinds, and the special tokens."""
-    predicted = positives_of(view.labels, num_rows)
-    read = positives_of(np.concatenate([np.arange(NUM_SPECIAL), view.numbers(TOKENS)]), num_rows, TOKENS)
-    return np.union1d(predicted, read)
+    return np.union1d(positives_of(view.labels, num_rows), read_words(view, num_rows))
+
+
+def read_words(view: SamplingView, num_rows: int) -> IntArray:
+    """The words of the client's texts, and the special tokens, sorted."""
+    return positives_of(np.concatenate([np.arange(NUM_SPECIAL), view.numbers(TOKENS)]), num_rows, TOKENS)
 
 
 def columns_sample(ids: IntArray, adjust: FloatArray) -> RowSample:

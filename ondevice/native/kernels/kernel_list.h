@@ -2,7 +2,7 @@
 //
 // Included wherever something is made of all of them, each time with another meaning of FEDSS_KERNEL: the table's type
 // (`kernels.h`), the declarations and the table (`kernel_table.cpp`), and the tests' view of it
-// (`tests/helpers/native_kernels.py`).
+// (`tests/helpers/native/kernels.py`).
 
 // Items: strips of rows or panels of columns, `product_pieces` of them.
 FEDSS_KERNEL(int64_t, product_pieces, const Product&)

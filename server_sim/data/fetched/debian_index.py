@@ -18,7 +18,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,8 @@ from server_sim.data.population import Progress
 from server_sim.data.sparse_examples import FeatureHashing, SparseExamples
 
 NAME = "debian-xc"
+VERSION = 1
+"""Raise it when a change of this file changes the population."""
 PACKAGES = DebianIndex(
     "bookworm",
     "main/binary-amd64/Packages.xz",
@@ -62,7 +64,14 @@ class Document:
 
 def materialize(cache: Path, progress: Progress | None = None) -> Path:
     """The folder of the population under `cache`, made of the pinned index on first use."""
-    recipe = {"packages": PACKAGES.sha256, "descriptions": DESCRIPTIONS.sha256}
+    recipe = {
+        "version": VERSION,
+        "packages": PACKAGES.sha256,
+        "descriptions": DESCRIPTIONS.sha256,
+        "hashing": asdict(HASHING),
+        "least_documents": LEAST_DOCUMENTS,
+        "test_share": TEST_SHARE,
+    }
 
     def write(directory: Path) -> None:
         documents = read_documents(fetch(PACKAGES, cache), fetch(DESCRIPTIONS, cache))

@@ -20,9 +20,13 @@ from ondevice.contract.vocabulary import FloatArray, IntArray
 from server_sim.data.made_once import made_once
 from server_sim.data.population import Progress
 from server_sim.data.population_files import PopulationError
+from server_sim.data.published.source_folder import sha256_of
 from server_sim.data.sparse_examples import FeatureHashing, SparseExamples
 
+VERSION = 2
+"""Raise it when a change of this file changes the population."""
 PROGRESS_EVERY = 4096
+SPLITS = ("train", "test")
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,13 @@ class SparseLine:
 def materialize(published: Published, cache: Path, source: Path, progress: Progress | None = None) -> Path:
     """The folder of the population under `cache`, read from the files in `source` on first use."""
     hashing = published.hashing
-    recipe = {"source": "published files", "dimension": hashing.dimension, "places": hashing.places}
+    files = [split_file(Path(source), split) for split in SPLITS]
+    recipe = {
+        "version": VERSION,
+        "made_from": sha256_of(*files),
+        "dimension": hashing.dimension,
+        "places": hashing.places,
+    }
 
     def write(directory: Path) -> None:
         examples = read_examples(published, Path(source), progress)
@@ -74,7 +84,7 @@ def materialize(published: Published, cache: Path, source: Path, progress: Progr
 def read_examples(published: Published, source: Path, progress: Progress | None = None) -> SparseExamples:
     """Both splits, line by line."""
     examples = SparseExamples(published.hashing)
-    for split in ("train", "test"):
+    for split in SPLITS:
         path = split_file(source, split)
         lines = read_lines(path)
         header = next(lines)

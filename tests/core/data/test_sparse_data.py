@@ -24,6 +24,16 @@ from server_sim.data.sparse_examples import FeatureHashing, SparseExamples
 TINY = Published("tiny-xc", 300, 250, FeatureHashing(dimension=64, places=2))
 
 
+def test_other_files_make_another_population(tmp_path: Path) -> None:
+    source = write_repository_files(tmp_path / "files", num_features=300, num_classes=250)
+    first = extreme_classification.materialize(TINY, tmp_path / "cache", source)
+    assert extreme_classification.materialize(TINY, tmp_path / "cache", source) == first
+    test = source / "test.txt"
+    head, _, rest = test.read_text().partition("\n")
+    test.write_text(head + "\n" + rest.replace(":", ":1", 1))
+    assert extreme_classification.materialize(TINY, tmp_path / "cache", source) != first
+
+
 def test_the_repository_s_files_become_a_population(tmp_path: Path) -> None:
     source = write_repository_files(tmp_path / "files", num_features=300, num_classes=250)
     (source / "train.txt").rename(source / "tiny_train.txt")

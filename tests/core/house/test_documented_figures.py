@@ -11,29 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.documented.accuracy import (
-    accuracy_at_budgets,
-    data_by_name,
-    fewer_bytes,
-    saved_by_sampling,
-    table_1,
-    table_1_in_short,
-    table_1_on_icons,
-    table_1_on_more_icons,
-    table_2,
-    visual_schemes,
-)
-from helpers.documented.hashing import (
-    grid_of_fedadam,
-    hash_tables,
-    hashed_labels,
-    hashed_labels_by_frequency,
-    steps_over_labels,
-    within_a_budget,
-    words_near,
-    words_near_of_80k,
-)
-from helpers.documented.scopes import scopes_on_glyphs, scopes_on_mobilenet
+from helpers.documented import accuracy, hashing, scopes
 from helpers.documented.tables import Cells, tables
 
 from benchmarks.networks import table as zoo_table
@@ -301,29 +279,29 @@ def inputs_of_the_step() -> tuple[Cells, list[Cells]]:
 
 
 CLAIMS: dict[str, list[Callable[[], tuple[Cells, list[Cells]]]]] = {
-    "README.md": [table_1_in_short],
+    "README.md": [accuracy.table_1_in_short],
     "docs/architecture.md": [inputs_of_the_step],
-    "docs/data.md": [data_by_name],
+    "docs/data.md": [accuracy.data_by_name],
     "docs/models.md": [zoo_in_short, zoo_by_network],
     "docs/measurements.md": [
-        table_1,
-        table_2,
-        table_1_on_icons,
-        table_1_on_more_icons,
-        visual_schemes,
-        accuracy_at_budgets,
-        hashed_labels,
-        hashed_labels_by_frequency,
-        words_near,
-        words_near_of_80k,
-        within_a_budget,
-        grid_of_fedadam,
-        saved_by_sampling,
-        fewer_bytes,
+        accuracy.table_1,
+        accuracy.table_2,
+        accuracy.table_1_on_icons,
+        accuracy.table_1_on_more_icons,
+        accuracy.visual_schemes,
+        accuracy.accuracy_at_budgets,
+        hashing.hashed_labels,
+        hashing.hashed_labels_by_frequency,
+        hashing.words_near,
+        hashing.words_near_of_80k,
+        hashing.within_a_budget,
+        hashing.grid_of_fedadam,
+        accuracy.saved_by_sampling,
+        accuracy.fewer_bytes,
         servers_ratios,
         large_table,
-        hash_tables,
-        steps_over_labels,
+        hashing.hash_tables,
+        hashing.steps_over_labels,
         images_that_stay_files,
         races,
         workers,
@@ -333,8 +311,8 @@ CLAIMS: dict[str, list[Callable[[], tuple[Cells, list[Cells]]]]] = {
         peaks_on_the_host,
         large_batches,
         what_learns,
-        scopes_on_mobilenet,
-        scopes_on_glyphs,
+        scopes.scopes_on_mobilenet,
+        scopes.scopes_on_glyphs,
         peaks_on_devices,
         instructions,
     ],

@@ -98,7 +98,7 @@ class NearestRows final : public Sampler {
   RowSample draw(const SamplingView& view) const override {
     const int64_t num_rows = num_rows_of(view.plan);
     const Ids own = settings_.of_words ? own_words(view, num_rows) : positives_of(view.labels, num_rows);
-    const Ids near_ones = near(view, own);
+    const Ids near_ones = near(view, own, settings_.of_words ? read_words(view, num_rows) : own);
     const Ids certain = union_of(own, near_ones);
     const int64_t num_others = num_rows - static_cast<int64_t>(certain.size());
     const int64_t count = std::min(settings_.num_negatives - static_cast<int64_t>(near_ones.size()), num_others);
@@ -114,11 +114,11 @@ class NearestRows final : public Sampler {
   }
 
  private:
-  // Steps 1 to 4.
-  Ids near(const SamplingView& view, const Ids& own) const {
+  // Steps 1 to 4.  What is only predicted is not told to embed, which takes no more than what is read.
+  Ids near(const SamplingView& view, const Ids& own, const Ids& read) const {
     const int64_t most = settings_.num_negatives - settings_.num_random;
     if (!most) return {};
-    const Embeddings embeddings = view.questions.embeddings(own);
+    const Embeddings embeddings = view.questions.embeddings(read);
     if (!std::all_of(
             embeddings.values.begin(), embeddings.values.end(), [](float value) { return std::isfinite(value); }))
       throw CheckFailed(

@@ -32,12 +32,16 @@ std::vector<int64_t> positives_of(const std::vector<int64_t>& labels, int64_t nu
 
 std::vector<int64_t> own_words(const SamplingView& view, int64_t num_rows) {
   const std::vector<int64_t> predicted = positives_of(view.labels, num_rows);
-  std::vector<int64_t> tokens = view.numbers(kTokens);
-  for (int64_t special = 0; special < kNumSpecial; special++) tokens.push_back(special);
-  const std::vector<int64_t> read = positives_of(tokens, num_rows, kTokens);
+  const std::vector<int64_t> read = read_words(view, num_rows);
   std::vector<int64_t> words;
   std::set_union(predicted.begin(), predicted.end(), read.begin(), read.end(), std::back_inserter(words));
   return words;
+}
+
+std::vector<int64_t> read_words(const SamplingView& view, int64_t num_rows) {
+  std::vector<int64_t> tokens = view.numbers(kTokens);
+  for (int64_t special = 0; special < kNumSpecial; special++) tokens.push_back(special);
+  return positives_of(tokens, num_rows, kTokens);
 }
 
 std::vector<int64_t> draw_negatives(const SamplingView& view, const std::vector<int64_t>& positives, int64_t count) {

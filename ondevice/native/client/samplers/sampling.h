@@ -54,6 +54,8 @@ std::vector<int64_t> positives_of(
     const std::vector<int64_t>& labels, int64_t num_rows, const std::string& what = "labels");
 // P_k over a table of words that is read and predicted from: all words of both kinds, and the special tokens.
 std::vector<int64_t> own_words(const SamplingView&, int64_t num_rows);
+// The words of the client's texts, and the special tokens, sorted.
+std::vector<int64_t> read_words(const SamplingView&, int64_t num_rows);
 // N_k: sorted, uniform without replacement from the classes that are not positives.
 std::vector<int64_t> draw_negatives(const SamplingView&, const std::vector<int64_t>& positives, int64_t count);
 // Eq. 3-5: minus the log expected count of each of `num_others` classes of which `count` were drawn.
