@@ -1,7 +1,8 @@
 """What a server's hash tables cost over 1,000,000 rows of 96 numbers: `python -m benchmarks.large_outputs`.
 
     a  a look-up for a client of 256 sentences: all inner products against the tables            at least 20
-       the products alone, without looking for the largest, against the tables                   no target
+       the same with all 20 places of a sentence, as clients of `next_word` look rows up         at least 20
+       the products of the former alone, without looking for the largest, against the tables     no target
        the share of rows at 30 degrees from a sentence's embedding that the tables find          no target
     b  a refresh after rounds: 10,000 rows moved against 1,000                                   at most 12
        1,000 rows moved: n = 1,000,000 against n = 100,000                                       at most 1.5
@@ -37,7 +38,7 @@ from server_sim.server.optimizers import FedAvg
 from server_sim.server.row_index import ExactIndex, HashIndex, stored_blocks
 from server_sim.server.row_table import RowTable
 
-NUM_ROWS, DIM, SENTENCES = 1_000_000, 96, 256
+NUM_ROWS, DIM, SENTENCES, PLACES = 1_000_000, 96, 256, 20
 MOVED = 1000
 MAX_FOUND = 6000
 SIMHASH = SimHash(num_bits=16, num_tables=32, dim=DIM, seed=0)
@@ -80,11 +81,9 @@ def seconds(work: Callable[[], object]) -> float:
     return time.process_time() - started
 
 
-def look_ups(server: Server, turns: int) -> tuple[float, float, float]:
+def look_ups(server: Server, num_queries: int, turns: int) -> tuple[float, float, float]:
     """a: exact / tables, products alone / tables, and the share of near rows found."""
-    for _ in range(20):
-        server.play(10 * MOVED)
-    own = np.random.default_rng(1).choice(NUM_ROWS, SENTENCES, replace=False)
+    own = np.random.default_rng(1).choice(NUM_ROWS, num_queries, replace=False)
     queries = server.near(own, math.pi / 6)
     exact = ExactIndex(server.table, MAX_FOUND, by_angle=True)
     searched = lookup_to_bytes(ENVELOPE, Lookup(queries=queries))
@@ -144,8 +143,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{figure:<76} {value:>8.2f}   {target}", flush=True)
         rows.append({"figure": figure, "value": value, **bound})
 
-    exact, products, share = look_ups(Server(NUM_ROWS), options.turns)
+    server = Server(NUM_ROWS)
+    for _ in range(20):
+        server.play(10 * MOVED)
+    exact, products, share = look_ups(server, SENTENCES, options.turns)
     tell("a look-up of 256 sentences: all inner products / tables", exact, at_least=20)
+    of_places, _, _ = look_ups(server, SENTENCES * PLACES, -(-options.turns // 3))
+    tell("a look-up of 20 places of each: all inner products / tables", of_places, at_least=20)
     tell("  the products alone / tables", products)
     tell("  share of the rows at 30 degrees that tables find", share)
     more, larger, anew = refreshes(options.rounds)
