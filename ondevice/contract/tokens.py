@@ -8,7 +8,8 @@ TOKENS = "tokens"
 """The feature of texts: int64 [N, length], ids of words, padding behind the last."""
 
 PADDING, UNKNOWN, BEGIN, END = range(4)
-"""Behind the last token of a shorter sequence; a word outside the vocabulary; before and behind a text."""
+"""Behind the last token of a shorter sequence; a word outside the vocabulary; before a text; kept for what may stand
+behind one."""
 
 NUM_SPECIAL = 4
 """They are read, but never predicted: neither targets nor what a target competes with."""

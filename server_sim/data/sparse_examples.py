@@ -55,7 +55,7 @@ class FeatureHashing:
 
 
 class SparseExamples:
-    """Grows by an example at a time; memory holds what is kept of each and no more."""
+    """Grows by an example at a time, of which memory holds what is kept; all are laid out at once when they are written."""
 
     def __init__(self, hashing: FeatureHashing) -> None:
         self.hashing = hashing

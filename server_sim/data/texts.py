@@ -44,6 +44,22 @@ class UserTexts:
     """Each a sequence of words."""
 
 
+@dataclass(frozen=True)
+class SplitByTime:
+    """Who gets what of somebody's sentences, the first of which come first: the test is what they wrote last."""
+
+    held_out: float = 0.1
+    """The last share of everybody's sentences: the test's."""
+    most_sentences: int = 256
+    """The first of the others: the client's."""
+
+    def dealt(self, user: str, sentences: Sequence[tuple[str, ...]]) -> tuple[UserTexts, UserTexts]:
+        """Training, then test."""
+        first_of_test = len(sentences) - int(self.held_out * len(sentences))
+        own = sentences[:first_of_test][: self.most_sentences]
+        return UserTexts(user, False, tuple(own)), UserTexts(user, True, tuple(sentences[first_of_test:]))
+
+
 def import_texts(
     table: Path, directory: Path, *, name: str, vocabulary: int, length: int, seed: int = 0
 ) -> None:

@@ -41,7 +41,9 @@ class Nearest(ClientScheme):
         8, ge=1, le=MAX_BITS, description="K: bits of a hash, of which a table has 2^K buckets."
     )
     num_tables: int = Field(8, ge=1, le=64, description="L: hash tables.")
-    hash_seed: int = Field(0, ge=0, description="Of the hash functions, which server and clients make alike.")
+    hash_seed: int = Field(
+        0, ge=0, lt=1 << 63, description="Of the hash functions, which server and clients make alike."
+    )
     norm_bound: float = Field(
         0.0,
         ge=0,
@@ -59,6 +61,11 @@ class Nearest(ClientScheme):
         if self.num_random > self.num_negatives:
             raise ValueError(
                 f"num_random is {self.num_random}, more than num_negatives ({self.num_negatives})"
+            )
+        if self.max_found < self.num_negatives - self.num_random:
+            raise ValueError(
+                f"max_found is {self.max_found}, less than the {self.num_negatives - self.num_random} rows that a client is "
+                "to keep of what is found; raise it, or num_random"
             )
         return self
 

@@ -72,8 +72,8 @@ class SimHash:
 
     @cached_property
     def fingerprint(self) -> int:
-        """Of what decides every bucket, in 32 bits, whatever the vectors' size: the first entries of the planes stand for
-        the seed, and for how planes are made of it."""
+        """Of what decides a query's buckets, in 32 bits, whatever the vectors' size: the first entries of the planes stand
+        for the seed, and for how planes are made of it."""
         state = mix(mix(self.num_bits) + self.num_tables)
         for entry in self._drawn(1)[0].tolist():
             state = mix(state + int(entry))

@@ -25,7 +25,7 @@ from ondevice.native.build import (
 CLIENT_FOLDER = Path(__file__).parent
 PROGRAM = "fedss-client"
 PORTABLE_SOURCES = (
-    "contract/files.cpp",
+    "contract/files/whole_file.cpp",
     "contract/files/strict_json.cpp",
     "contract/messages/exact_fields.cpp",
     "contract/choice.cpp",

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "client/contract/files.h"
+#include "client/contract/files/whole_file.h"
 #include "client/contract/safetensors.h"
 
 namespace fedss {

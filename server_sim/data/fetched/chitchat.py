@@ -11,8 +11,8 @@ import json
 import re
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from ondevice.tools.registries import PypiWheel, fetch
 from server_sim.data.made_once import made_once
 from server_sim.data.population import Progress
 from server_sim.data.population_files import PopulationError
-from server_sim.data.texts import TextSizes, UserTexts, write_texts
+from server_sim.data.texts import SplitByTime, TextSizes, write_texts
 
 NAME = "chitchat"
 PACKAGE = PypiWheel(
@@ -34,26 +34,17 @@ SIZES = TextSizes(vocabulary=10_000, length=20)
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|[0-9]+|[.,!?]")
 
 
-@dataclass(frozen=True)
-class ChatSplit:
-    """Who gets what of their own sentences."""
-
-    held_out: float = 0.1
-    """The last share of everybody's sentences: the test's."""
-    most_sentences: int = 256
-    """The first of the others: the client's."""
-
-
 def materialize(cache: Path, progress: Progress | None = None) -> Path:
     """The folder of the population under `cache`, fetched and made on first use."""
-    split = ChatSplit()
+    split = SplitByTime()
     recipe = {"version": VERSION, "package": asdict(PACKAGE), "sizes": asdict(SIZES), "split": asdict(split)}
 
     def write(directory: Path) -> None:
         chats = _read(fetch(PACKAGE, cache))
         if progress is not None:
             progress(1, 2)
-        users = list(dealt(sentences_of(chats), split))
+        said = sentences_of(chats)
+        users = [part for person in said for part in split.dealt(person, said[person])]
         write_texts(users, directory, name=NAME, recipe=recipe, sizes=SIZES)
 
     return made_once(cache, NAME, recipe, write)
@@ -80,12 +71,3 @@ def sentences_of(chats: Mapping[str, Any]) -> dict[str, list[tuple[str, ...]]]:
     except (AttributeError, KeyError, TypeError) as error:
         raise PopulationError(f"{MEMBER} of {PACKAGE.label} is not what it was: {error!r}") from None
     return {person: [words for _, words in sorted(said[person])] for person in sorted(said)}
-
-
-def dealt(sentences: Mapping[str, list[tuple[str, ...]]], split: ChatSplit) -> Iterator[UserTexts]:
-    """Everybody's training sentences, then their test sentences."""
-    for person, texts in sentences.items():
-        num_held_out = int(split.held_out * len(texts))
-        first = texts[: len(texts) - num_held_out][: split.most_sentences]
-        yield UserTexts(person, False, tuple(first))
-        yield UserTexts(person, True, tuple(texts[len(texts) - num_held_out :]))

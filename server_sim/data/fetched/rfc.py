@@ -28,7 +28,7 @@ from server_sim.data.made_once import made_once
 from server_sim.data.population import Progress
 from server_sim.data.population_files import PopulationError
 from server_sim.data.streamed_texts import Described, write_streamed
-from server_sim.data.texts import TextSizes, UserTexts, most_frequent
+from server_sim.data.texts import SplitByTime, TextSizes, UserTexts, most_frequent
 
 NAME = "rfc"
 RELEASE = "20230121-1"
@@ -56,14 +56,10 @@ _NUMBER = re.compile(r"rfc(\d+)\.json")
 
 
 @dataclass(frozen=True)
-class AuthorSplit:
+class AuthorSplit(SplitByTime):
     """Who is a client, and who gets what of their own sentences."""
 
     least_sentences: int = 100
-    held_out: float = 0.1
-    """The last share of an author's sentences: the test's."""
-    most_sentences: int = 256
-    """The first of the others: the client's."""
 
 
 def materialize(cache: Path, progress: Progress | None = None) -> Path:
@@ -105,9 +101,7 @@ def read_authors(folder: Path, split: AuthorSplit, progress: Progress | None = N
     for done, author in enumerate(sorted(documents), 1):
         said = [sentence for path in documents[author] for sentence in sentences_of(_text(path))]
         if len(said) >= split.least_sentences:
-            first_of_test = len(said) - int(split.held_out * len(said))
-            yield UserTexts(author, False, tuple(said[:first_of_test][: split.most_sentences]))
-            yield UserTexts(author, True, tuple(said[first_of_test:]))
+            yield from split.dealt(author, said)
         if progress is not None:
             progress(done, len(documents))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from server_sim.data.fetched.chitchat import ChatSplit, dealt, sentences_of
+from server_sim.data.fetched.chitchat import sentences_of
 from server_sim.data.population_files import PopulationError
+from server_sim.data.texts import SplitByTime
 
 APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
 
@@ -39,7 +40,7 @@ def test_a_persons_messages_come_in_the_order_of_time_over_all_of_their_chats() 
 
 def test_what_somebody_wrote_last_is_the_test_and_the_first_of_the_rest_are_the_clients() -> None:
     said: list[tuple[str, ...]] = [("word", str(number)) for number in range(20)]
-    train, test = dealt({"ann": said}, ChatSplit(held_out=0.1, most_sentences=5))
+    train, test = SplitByTime(held_out=0.1, most_sentences=5).dealt("ann", said)
     assert (train.user, train.is_test, [words[1] for words in train.texts]) == ("ann", False, list("01234"))
     assert (test.is_test, [words[1] for words in test.texts]) == (True, ["18", "19"])
 

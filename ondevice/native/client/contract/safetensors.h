@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/contract/files.h"
+#include "client/contract/files/whole_file.h"
 
 namespace fedss {
 

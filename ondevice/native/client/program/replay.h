@@ -4,7 +4,7 @@
 #include <deque>
 #include <string>
 
-#include "client/contract/files.h"
+#include "client/contract/files/whole_file.h"
 
 namespace fedss {
 

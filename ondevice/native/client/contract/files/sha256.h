@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "client/contract/files.h"
+#include "client/contract/files/whole_file.h"
 
 namespace fedss {
 

@@ -1,4 +1,5 @@
-// Files as the client uses them: mapped to be read, so that only pages in use take memory; written whole or not at all.
+// Files as the client uses them, as in ondevice/contract/files/whole_file.py: mapped to be read, so that only pages in
+// use take memory; written whole or not at all.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "client/contract/files.h"
+#include "client/contract/files/whole_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
