@@ -170,6 +170,13 @@ def test_virtual_clients_and_importance_weights_are_the_simulated_ones(
     assert distance(without, simulated) > 100 * TOLERANCE
 
 
+def played_twice(experiment: Experiment, folder: Path) -> tuple[Ending, Ending]:
+    """On a phone of its own, and here."""
+    with opened(experiment, folder) as federation:
+        on_phone = federation.play(experiment, federation.phone, folder / "phone")
+        return on_phone, federation.play(experiment, federation.here, folder / "simulated")
+
+
 def test_hashed_classes_are_the_simulated_ones(tmp_path: Path) -> None:
     files = write_repository_files(tmp_path / "files", num_features=5000, num_classes=3993)
     small = {
@@ -180,10 +187,7 @@ def test_hashed_classes_are_the_simulated_ones(tmp_path: Path) -> None:
         "model.architecture_arguments.hidden": 16,
         "server.rounds": 1,
     }
-    experiment = load_experiment("eurlex-4k-fedmlh").overridden(small)
-    with opened(experiment, tmp_path) as federation:
-        on_phone = federation.play(experiment, federation.phone, tmp_path / "phone")
-        simulated = federation.play(experiment, federation.here, tmp_path / "simulated")
+    on_phone, simulated = played_twice(load_experiment("eurlex-4k-fedmlh").overridden(small), tmp_path)
     assert_same_federation(on_phone, simulated)
 
 
@@ -196,10 +200,7 @@ def test_words_found_in_hash_tables_are_the_simulated_ones(tmp_path: Path) -> No
         "model.architecture_arguments.hidden": 16,
         "model.embedding_dim": 16,
     }
-    experiment = load_experiment("chitchat-simhash").overridden(small)
-    with opened(experiment, tmp_path) as federation:
-        on_phone = federation.play(experiment, federation.phone, tmp_path / "phone")
-        simulated = federation.play(experiment, federation.here, tmp_path / "simulated")
+    on_phone, simulated = played_twice(load_experiment("chitchat-simhash").overridden(small), tmp_path)
     assert_same_federation(on_phone, simulated)
     # φ and the rows that its texts read, the words of its buckets, the rows of what it trains.
     assert {len(questions) for questions in on_phone.asked.values()} == {3}
