@@ -296,6 +296,7 @@ CLAIMS: dict[str, list[Callable[[], tuple[Cells, list[Cells]]]]] = {
         hashing.words_near_of_80k,
         hashing.within_a_budget,
         hashing.grid_of_fedadam,
+        hashing.sums_over_samples,
         accuracy.saved_by_sampling,
         accuracy.fewer_bytes,
         servers_ratios,

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from helpers.documented.accuracy import accuracy, at_budgets
+from helpers.documented.accuracy import at_budgets
 from helpers.documented.tables import Cells
 
 RESULTS = Path(__file__).parents[3] / "results"
@@ -28,12 +28,21 @@ def within_a_budget() -> tuple[Cells, list[Cells]]:
             f"{row['rows']:,.0f}",
             f"{100 * row['share']:.1f}",
             f"{row['parameters']:,.0f}",
-            accuracy(row),
+            f"{100 * row['mean']:.1f} ± {100 * row['deviation']:.1f}",
         ]
         for row in _rows("hashing-table2-small")
     ]
     titles = ["in layers", "rows", "of the output (%)", "parameters", "top-1 (%)"]
     return ["words, output layer", *titles], rows
+
+
+def sums_over_samples() -> tuple[Cells, list[Cells]]:
+    shares = ("mean", "deviation", "low", "high")
+    rows = [
+        [row["found"], *(f"{row[share]:.2f}" for share in shares), f"{row['places']:,}"]
+        for row in _rows("partition-sum")
+    ]
+    return ["rows found", "mean", "deviation", "5 %", "95 %", "places"], rows
 
 
 def grid_of_fedadam() -> tuple[Cells, list[Cells]]:
