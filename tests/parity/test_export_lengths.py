@@ -23,7 +23,7 @@ from ondevice.contract.tokens import TOKENS
 
 SHORT = 3
 RUNTIMES: tuple[Runtime, ...] = ("executorch", "onnxruntime", "onnxruntime-training")
-PADDING_NETWORKS = str(Path(__file__).parents[1] / "helpers" / "padding_networks.py")
+PADDING_NETWORKS = str(Path(__file__).parents[1] / "helpers" / "networks" / "padding_networks.py")
 
 
 @pytest.fixture(scope="module")
